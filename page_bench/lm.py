@@ -1,0 +1,301 @@
+"""`page_hf`: lm-eval's `hf` model with gated KV-cache eviction. No tensor work happens here."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import (
+    handle_stop_sequences,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
+)
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from page_bench import attention, default_model, support
+from page_bench.calibration import Threshold
+from page_bench.config import PageConfig, is_ours, unknown_argument
+from page_bench.decode import AnswerRequest
+from page_bench.engine import Engine, Outcome, Prompt
+from page_bench.errors import UsageError
+from page_bench.prefill import base_model
+from page_bench.summary import RunSummary
+from page_bench.trace import Answer, Trace, write_traces
+
+log = logging.getLogger(__name__)
+
+GRANULARITY = "shared"
+"""One keep set for all layers and KV heads, the paper's default."""
+
+_LOADER_ARGUMENTS = (
+    *inspect.signature(PreTrainedModel.from_pretrained).parameters,
+    *("attn_implementation", "code_revision", "device_map", "experts_implementation"),
+    *("key_mapping", "max_memory", "offload_buffers", "proxies", "quantization_config", "variant"),
+)
+"""What transformers' `from_pretrained` takes besides attributes of the configuration."""
+_LOADER_PREFIXES = ("load_in_", "bnb_")
+
+
+@register_model("page_hf")
+class PageLM(HFLM):
+    """lm-eval's `hf` model, answering `generate_until` through prefill, gate and evictor.
+
+    Args:
+        pretrained: as for `hf`; left out, the default model (see `default_model`).
+        kwargs: every argument of lm-eval's `hf` model, and those of `config.PageConfig`.
+
+    Raises:
+        UsageError: an argument or a model that cannot be run, before weights are loaded where
+            that is possible.
+    """
+
+    def __init__(self, pretrained: Any = None, **kwargs: Any) -> None:
+        self.page = PageConfig.from_arguments({k: v for k, v in kwargs.items() if is_ours(k)})
+        passed_on = {k: v for k, v in kwargs.items() if not is_ours(k)}
+        _refuse_unsupported(passed_on)
+        self._unchecked = _not_known(passed_on)
+        self._asked_length = passed_on.get("max_length")
+        name = default_model.default_pretrained() if pretrained is None else pretrained
+        self.model_name = name if isinstance(name, str) else str(name.name_or_path)
+        path = default_model.resolve(name) if isinstance(name, str) else name
+        try:
+            super().__init__(pretrained=path, **passed_on)
+        except OSError as error:
+            if name == default_model.HUB_ID:
+                raise default_model.explain_missing(error) from error
+            raise
+        inner = base_model(self.model)
+        support.check_model(inner)
+        support.check_gate(inner.config, self.page.gate)
+        support.check_length(inner.config, self._asked_length)
+        self.attn_implementation = str(inner.config._attn_implementation).removeprefix("page_")
+        _check_implementation(self.attn_implementation)
+        attention.register()
+        inner.set_attn_implementation(attention.observable_name(self.attn_implementation))
+        if self.batch_size != 1:
+            log.warning("batch_size=%s: page_hf decodes one prompt at a time", self.batch_size)
+        self._summary = RunSummary()
+        self._trace_file: Path | None = None
+        self._answers: list[Answer] = []
+
+    def _get_config(self, pretrained: str, **kwargs: Any) -> None:
+        """Load the configuration, and refuse what cannot be run while no weight is loaded."""
+        super()._get_config(pretrained, **kwargs)
+        text = self._config.get_text_config()
+        for name in self._unchecked:
+            if not hasattr(self._config, name) and not hasattr(text, name):
+                raise unknown_argument(name, [*_hf_arguments(), *_LOADER_ARGUMENTS])
+        support.check_config(self._config)
+        support.check_gate(self._config, self.page.gate)
+        # What is set on top of the configuration shows only once the model is loaded.
+        if not self._unchecked:
+            support.check_length(self._config, self._asked_length)
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Answer lm-eval's requests; each answer carries its trace."""
+        seen: Counter[int] = Counter()
+        prompts = []
+        for request in requests:
+            prompts.append(self._prompt(request, repeat=seen[id(request)]))
+            seen[id(request)] += 1
+        engine = Engine(self.model, self.tokenizer, self.page, torch.initial_seed())
+        description = f"page_hf: {self.page.evictor}, gate {self.page.gate}"
+        hidden = disable_tqdm or self.rank != 0
+        with (
+            tqdm(total=len(prompts), desc=description, disable=hidden, unit="prompt") as bar,
+            torch.autocast(
+                self.device.type, self.mixed_precision_dtype, self.mixed_precision_dtype is not None
+            ),
+        ):
+            outcomes, threshold = engine.run(prompts, bar.update)
+        self._summary = RunSummary.of(self.page, prompts, outcomes, threshold)
+        for warning in self._summary.warnings:
+            log.warning(warning)
+        self._answers = [
+            self._answer(prompt, outcome, threshold)
+            for prompt, outcome in zip(prompts, outcomes, strict=True)
+        ]
+        if self.page.trace is not None:
+            stamp = datetime.now().isoformat().replace(":", "-")
+            self._trace_file = Path(self.page.trace) / f"trace_{stamp}.jsonl"
+            self._write_traces()
+        return list(self._answers)
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> Any:
+        """Refused: a likelihood is computed without a cache, so nothing would be evicted."""
+        raise UsageError(
+            f"page_hf answers generate_until tasks only so far, but "
+            f"{requests[0].task_name if requests else 'a task'} asks for {requests[0].request_type}"
+            f"; leave it out, or run it with --model hf."
+        )
+
+    loglikelihood_rolling = loglikelihood
+
+    def set_cache_hook(self, cache_hook: Any) -> None:
+        """Refused: lm-eval's --use_cache keys ignore the model, the evictor and the budget."""
+        raise UsageError(
+            "use_cache does not work with page_hf: its keys ignore the evictor and the budget, so "
+            "one arm would be answered from another's cache; leave it out."
+        )
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What lm-eval adds to `results["config"]`; called once the answers are scored."""
+        info: dict[str, Any] = super().get_model_info()
+        if self._trace_file is not None:
+            self._write_traces()
+        info["page"] = {
+            "model": self.model_name,
+            "dtype": self._dtype_name,
+            "attn_implementation": self.attn_implementation,
+            "granularity": GRANULARITY,
+            **{k: v for k, v in asdict(self.page).items() if k != "doc_ids"},
+            "evictor_args": asdict(self.page.make_evictor()),
+            "recent": self.page.n_recent,
+            **self._summary.to_config(),
+            "trace_file": None if self._trace_file is None else str(self._trace_file),
+        }
+        return info
+
+    @property
+    def _dtype_name(self) -> str:
+        return str(base_model(self.model).dtype).removeprefix("torch.")
+
+    def _prompt(self, request: Instance, repeat: int) -> Prompt:
+        """A request with its token ids, equal to those of lm-eval's `hf` model."""
+        text, arguments = request.args
+        rest: dict[str, Any] = dict(normalize_gen_kwargs(arguments, self.max_gen_toks))
+        eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
+        stop = handle_stop_sequences(rest.pop("until", None), eos=eos)
+        max_new_tokens = rest.pop("max_gen_toks")
+        if not rest.get("do_sample"):
+            # Greedy decoding reads no temperature, and transformers warns of one that is set.
+            rest.pop("temperature", None)
+        if "max_length" in rest or max_new_tokens < 1:
+            raise UsageError("give max_gen_toks, from 1 on, as the length of answers.")
+        where = f"{request.task_name} document {request.doc_id}"
+        ids = self.tok_batch_encode([text])[0][0].tolist() if text else []
+        if not ids:
+            raise UsageError(f"the prompt of {where} is empty; leave the document out.")
+        kept = _fit(ids, self.max_length - max_new_tokens, self.page.truncation)
+        if kept is None:
+            raise UsageError(
+                f"the prompt of {where} has {len(ids)} tokens, but {self.max_length} positions "
+                f"less {max_new_tokens} answer tokens leave {self.max_length - max_new_tokens}; "
+                f"give truncation=left or truncation=middle, or leave the document out."
+            )
+        doc_ids = self.page.doc_ids.get(request.task_name or "")
+        return Prompt(
+            task=request.task_name or "",
+            doc_id=request.doc_id if doc_ids is None else doc_ids[request.doc_id],
+            repeat=repeat,
+            text=text,
+            input_ids=tuple(kept),
+            truncated_tokens=len(ids) - len(kept),
+            request=AnswerRequest(max_new_tokens, tuple(stop), rest),
+        )
+
+    def _answer(self, prompt: Prompt, outcome: Outcome, threshold: Threshold | None) -> Answer:
+        fields = asdict(outcome)
+        ids = fields.pop("answer_ids")
+        text = self._text(ids, prompt.request.stop)
+        trace = Trace(
+            model=self.model_name,
+            dtype=self._dtype_name,
+            attn_implementation=self.attn_implementation,
+            task=prompt.task,
+            doc_id=prompt.doc_id,
+            repeat=prompt.repeat,
+            prompt_sha256=prompt.sha256,
+            evictor=self.page.evictor,
+            evictor_args=asdict(self.page.make_evictor()),
+            granularity=GRANULARITY,
+            budget=self.page.budget,
+            n_sink=self.page.n_sink,
+            recent=self.page.n_recent,
+            window=self.page.window,
+            top_k=self.page.top_k,
+            gate=self.page.gate,
+            tau_variant=None if threshold is None else threshold.rule,
+            tau=None if threshold is None else threshold.tau,
+            truncated_tokens=prompt.truncated_tokens,
+            z=None if threshold is None else threshold.z(outcome.drop),
+            new_tokens=len(ids),
+            answer=text,
+            **fields,
+        )
+        return Answer(text, trace)
+
+    def _text(self, ids: Sequence[int], stop: Sequence[str]) -> str:
+        """Answer tokens as lm-eval's `hf` model hands them to the task."""
+        end = self.think_end_token
+        if isinstance(end, int) and end in ids:
+            ids = ids[len(ids) - list(reversed(ids)).index(end) :]
+            text = self.tok_decode(list(ids)).lstrip()
+        else:
+            text = self.tok_decode(list(ids))
+        return postprocess_generated_text(text, list(stop), end if isinstance(end, str) else None)
+
+    def _write_traces(self) -> None:
+        assert self._trace_file is not None
+        write_traces(self._trace_file, (a.trace for a in self._answers if a.trace is not None))
+        log.info("trace: %s", self._trace_file)
+
+
+def _fit(ids: list[int], limit: int, truncation: str | None) -> list[int] | None:
+    """Token ids cut to `limit`; None where they do not fit and may not be cut."""
+    if len(ids) <= limit:
+        return ids
+    if truncation is None or limit < 1:
+        return None
+    head = 0 if truncation == "left" else limit // 2
+    return ids[:head] + ids[len(ids) - (limit - head) :]
+
+
+def _hf_arguments() -> list[str]:
+    return [name for name in inspect.signature(HFLM.__init__).parameters if name != "kwargs"]
+
+
+def _not_known(arguments: Mapping[str, Any]) -> list[str]:
+    """Arguments that only the model's configuration can still make sense of."""
+    known = {*_hf_arguments(), *_LOADER_ARGUMENTS}
+    return [
+        name for name in arguments if name not in known and not name.startswith(_LOADER_PREFIXES)
+    ]
+
+
+def _refuse_unsupported(arguments: Mapping[str, Any]) -> None:
+    if arguments.get("tp_plan") is not None:
+        raise UsageError(
+            "tp_plan splits the heads that the gate compares; leave it out, or use "
+            "parallelize=True for a model larger than one device."
+        )
+    if arguments.get("backend") == "seq2seq":
+        raise UsageError("backend=seq2seq has no decoder-only KV cache; leave it out.")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError(
+            "page_hf runs in one process so far, since each process would measure a threshold of "
+            "its own; start it without accelerate or torchrun (parallelize=True spreads a large "
+            "model over several devices)."
+        )
+    if arguments.get("attn_implementation") is not None:
+        _check_implementation(str(arguments["attn_implementation"]))
+
+
+def _check_implementation(name: str) -> None:
+    if name not in attention.IMPLEMENTATIONS:
+        raise UsageError(
+            f"attn_implementation={name} cannot be observed; allowed are "
+            f"{', '.join(attention.IMPLEMENTATIONS)}."
+        )

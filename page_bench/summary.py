@@ -1,0 +1,98 @@
+"""What a run amounts to, beyond its samples: the threshold used, counts and warnings."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from page_bench.calibration import SMALL_PILOT, Threshold
+from page_bench.config import PageConfig
+from page_bench.engine import Outcome, Prompt
+
+LENGTH_SPREAD = 2.0
+"""One τ over tasks whose typical prompt lengths differ by more than this comes with a warning."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Facts about one run of requests.
+
+    Attributes:
+        threshold: τ and its origin; None where no gate read one.
+        samples: prompts answered.
+        gates_open: prompts whose gate opened.
+        evicted: prompts of which something was evicted.
+        warnings: sentences for the log and the results.
+    """
+
+    threshold: Threshold | None = None
+    samples: int = 0
+    gates_open: int = 0
+    evicted: int = 0
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        config: PageConfig,
+        prompts: Sequence[Prompt],
+        outcomes: Sequence[Outcome],
+        threshold: Threshold | None,
+    ) -> RunSummary:
+        """The summary of prompts and their outcomes, in the same order."""
+        gates_open = sum(outcome.gate_open for outcome in outcomes)
+        warnings = []
+        if config.gate == "page" and gates_open in (0, len(outcomes)):
+            never = "never opened: every answer is the full cache's" if gates_open == 0 else None
+            warnings.append(
+                f"the gate {never or 'always opened: every answer is the plain evictor’s'} "
+                f"({gates_open} of {len(outcomes)} prompts)."
+            )
+        if threshold is not None and 0 < threshold.pilot_n < SMALL_PILOT:
+            warnings.append(
+                f"τ was measured on {threshold.pilot_n} prompts; below {SMALL_PILOT} it may lie "
+                f"anywhere."
+            )
+        if config.gate == "page":
+            warnings += _length_warning(prompts)
+        return cls(
+            threshold=threshold,
+            samples=len(outcomes),
+            gates_open=gates_open,
+            evicted=sum(outcome.kept_all_because is None for outcome in outcomes),
+            warnings=tuple(warnings),
+        )
+
+    def to_config(self) -> dict[str, Any]:
+        """Entries for the results' configuration."""
+        threshold = self.threshold
+        return {
+            "tau_variant": threshold and threshold.rule,
+            "tau": threshold and threshold.tau,
+            "mu": threshold and threshold.mu,
+            "sigma": threshold and threshold.sigma,
+            "pilot_n": threshold.pilot_n if threshold else 0,
+            "pilot": "prompts of this run" if threshold and threshold.pilot_n else None,
+            "samples": self.samples,
+            "gates_open": self.gates_open,
+            "evicted": self.evicted,
+            "warnings": list(self.warnings),
+        }
+
+
+def _length_warning(prompts: Sequence[Prompt]) -> list[str]:
+    """A warning where tasks are of very different length: D moves with length, τ does not."""
+    lengths = defaultdict(list)
+    for prompt in prompts:
+        lengths[prompt.task].append(len(prompt.input_ids))
+    typical = {task: statistics.median(values) for task, values in lengths.items()}
+    shortest, longest = min(typical, key=typical.__getitem__), max(typical, key=typical.__getitem__)
+    if typical[longest] <= LENGTH_SPREAD * typical[shortest]:
+        return []
+    return [
+        f"one τ serves prompts of very different length: typically {typical[shortest]:.0f} tokens "
+        f"in {shortest} and {typical[longest]:.0f} in {longest}; run lengths apart."
+    ]

@@ -1,0 +1,125 @@
+"""The record of one sample under one arm, and the answer that carries it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All that is known of one sample: what was asked, observed, decided, kept and answered.
+
+    Attributes:
+        model: name of the model, as given.
+        dtype: dtype of the weights.
+        attn_implementation: `sdpa` or `eager`.
+        task, doc_id: the sample.
+        repeat: 0, or which of several answers to the same sample this is.
+        prompt_sha256: hash of the prompt's text.
+        evictor, evictor_args, granularity, budget: the arm's eviction.
+        n_sink, recent, window, top_k: protected positions, observation window, size of key sets.
+        gate, tau_variant, tau: the arm's gate; tau is None where the gate reads none.
+        prompt_tokens: T, after truncation.
+        truncated_tokens: prompt tokens that truncation removed.
+        agreement: mean head agreement, one value per layer.
+        drop: D.
+        z: (D − μ)/σ over the pilot; None without one.
+        gate_open: whether the gate let the evictor act.
+        kept_all_because: why nothing was evicted; None where something was.
+        kept_tokens: kept prompt entries, averaged over layers and KV heads.
+        kept_kv: kept entries / full entries, counted in the cache once the prompt is complete.
+        kv_bytes_full, kv_bytes_kept: bytes of the prompt's keys and values, before and after.
+        prefill_s, gate_s, evict_s, decode_s: seconds.
+        new_tokens: answer tokens, a final end-of-sequence token included.
+        answer: the answer as it was scored.
+        score, correct: the task's scores; None until the task has scored the answer.
+        schema_version: of this record.
+    """
+
+    model: str
+    dtype: str
+    attn_implementation: str
+    task: str
+    doc_id: int
+    repeat: int
+    prompt_sha256: str
+    evictor: str
+    evictor_args: dict[str, Any]
+    granularity: str
+    budget: float
+    n_sink: int
+    recent: int
+    window: int
+    top_k: int
+    gate: str
+    tau_variant: str | None
+    tau: float | None
+    prompt_tokens: int
+    truncated_tokens: int
+    agreement: list[float]
+    drop: float
+    z: float | None
+    gate_open: bool
+    kept_all_because: str | None
+    kept_tokens: float
+    kept_kv: float
+    kv_bytes_full: int
+    kv_bytes_kept: int
+    prefill_s: float
+    gate_s: float
+    evict_s: float
+    decode_s: float
+    new_tokens: int
+    answer: str
+    score: float | None = None
+    correct: float | None = None
+    schema_version: int = SCHEMA_VERSION
+
+    def to_json(self) -> str:
+        """One line of JSON; what is not a number becomes null."""
+        return json.dumps(_without_nan(dataclasses.asdict(self)), ensure_ascii=False)
+
+
+class Answer(str):
+    """An answer text that carries its trace through lm-eval to the task's scorer.
+
+    Attributes:
+        trace: what is known of the sample; None for a text that nobody answered, since lm-eval's
+            stock metrics cast references to the type of the answer.
+    """
+
+    trace: Trace | None
+
+    def __new__(cls, text: object, trace: Trace | None = None) -> Answer:
+        answer = super().__new__(cls, text)
+        answer.trace = trace
+        return answer
+
+    def __getnewargs__(self) -> tuple[str, Trace | None]:  # type: ignore[override]
+        return str(self), self.trace
+
+
+def write_traces(path: Path, traces: Iterable[Trace]) -> None:
+    """Write one JSON line per trace; readers see the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.writelines(trace.to_json() + "\n" for trace in traces)
+    os.replace(partial, path)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

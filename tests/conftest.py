@@ -1,0 +1,49 @@
+"""Fixtures, and the environment that keeps every test off the network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+# Read when the libraries are imported, so set before any of them is.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ["WANDB_MODE"] = "offline"
+os.environ["WANDB_SILENT"] = "true"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Family of `tiny_models.FAMILIES` → folder with model, tokenizer and generation config."""
+    from tiny_models import save_tiny
+
+    @cache
+    def folder(family: str) -> Path:
+        return save_tiny(tmp_path_factory.mktemp(f"tiny_{family}"), family)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def default_model_folder() -> Path:
+    """The default model's local folder; a missing wheel is an error, not a skip.
+
+    Tests that use it carry the marker `real_model`.
+    """
+    from page_bench.default_model import INSTALL_COMMAND, default_pretrained, resolve
+
+    folder = Path(resolve(default_pretrained()))
+    if not folder.is_dir():
+        pytest.fail(f"the default model is not installed: run `{INSTALL_COMMAND}`")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _wandb_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that a test tracks are written to its own folder."""
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))

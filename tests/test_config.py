@@ -1,0 +1,108 @@
+"""Model arguments: defaults, types, and one clear sentence for each mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from page_bench.config import PageConfig, is_ours, unknown_argument
+from page_bench.errors import UsageError
+from page_bench.evictors import evictor_class, evictor_names
+
+
+def test_defaults_are_those_of_the_paper() -> None:
+    config = PageConfig.from_arguments({})
+    assert (config.evictor, config.budget, config.gate, config.tau) == (
+        "snapkv",
+        0.125,
+        "page",
+        "zscore",
+    )
+    assert (config.theta_z, config.pilot_size) == (-0.69, 100)
+    assert (config.n_sink, config.window, config.n_recent, config.top_k) == (4, 32, 32, 32)
+    assert config.needs_pilot
+
+
+def test_recent_follows_the_window_unless_it_is_given() -> None:
+    assert PageConfig.from_arguments({"window": 16}).n_recent == 16
+    assert PageConfig.from_arguments({"window": 16, "recent": 8.0}).n_recent == 8
+
+
+@pytest.mark.parametrize(
+    ("tau", "value", "variant"),
+    [
+        ("fixed", 0.07, "fixed"),
+        (0.04, 0.04, "number"),
+        (-1.0, -1.0, "number"),
+        ("zscore", None, "zscore"),
+    ],
+)
+def test_tau_is_a_number_or_a_rule(tau: Any, value: float | None, variant: str) -> None:
+    config = PageConfig.from_arguments({"tau": tau})
+    assert config.fixed_tau == value
+    assert config.tau_variant == variant
+
+
+def test_no_pilot_is_needed_where_nothing_is_gated() -> None:
+    assert not PageConfig.from_arguments({"gate": "open"}).needs_pilot
+    assert not PageConfig.from_arguments({"tau": 0.1}).needs_pilot
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"evictor": "snapvk"}, r"did you mean snapkv\?"),
+        ({"evictor": 3.0}, "evictor=3.0 does not exist"),
+        ({"evictor.kernal": 7}, "evictor.kernal is not an option of snapkv"),
+        ({"evictor": "streamingllm", "evictor.fill": 1}, "is not of type bool"),
+        ({"evictor": "random", "evictor.seed": 0.5}, "is not of type int"),
+        ({"gate": "pgae"}, r"gate=pgae does not exist \(did you mean page\?\)"),
+        ({"tau": "zscroe"}, r"did you mean zscore\?.*or a number"),
+        ({"tau": float("nan")}, "tau=nan is not allowed"),
+        ({"tau": True}, "tau=True is not allowed"),
+        ({"budget": 0}, r"budget=0 is not allowed; give a number in \(0, 1\]"),
+        ({"budget": 1.5}, "budget=1.5 is not allowed"),
+        ({"budget": "half"}, "budget=half is not allowed"),
+        ({"theta_z": float("inf")}, "theta_z=inf is not allowed"),
+        ({"window": -1.0}, "window=-1 is not allowed; give a whole number from 1 on"),
+        ({"window": 0}, "window=0 is not allowed"),
+        ({"n_sink": -4}, "n_sink=-4 is not allowed"),
+        ({"n_sink": 2.5}, "n_sink=2.5 is not allowed"),
+        ({"recent": 0}, "recent=0 is not allowed"),
+        ({"top_k": 0}, "top_k=0 is not allowed"),
+        ({"pilot_size": 1}, "pilot_size=1 is not allowed"),
+        ({"truncation": "right"}, "truncation=right does not exist"),
+        ({"truncation": True}, "truncation=True does not exist"),
+        ({"trace": 7}, "trace=7 is not a folder name"),
+    ],
+)
+def test_mistakes_are_named(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        PageConfig.from_arguments(arguments)
+
+
+def test_unknown_names_come_with_the_nearest_ones() -> None:
+    assert "budget" in str(unknown_argument("bugdet", ["dtype"]))
+    assert "dtype" in str(unknown_argument("dtpye", ["dtype"]))
+
+
+def test_only_our_arguments_are_ours() -> None:
+    assert is_ours("tau")
+    assert is_ours("evictor.seed")
+    assert not is_ours("dtype")
+    assert not is_ours("evictor_args")
+
+
+@pytest.mark.parametrize("name", evictor_names())
+def test_an_evictor_is_named_like_its_module_and_has_defaults(name: str) -> None:
+    cls = evictor_class(name)
+    assert cls.name == name
+    assert dataclasses.is_dataclass(cls)
+    assert cls() == cls()
+
+
+def test_whole_floats_become_integers_for_integer_options() -> None:
+    evictor = PageConfig.from_arguments({"evictor": "random", "evictor.seed": 3.0}).make_evictor()
+    assert evictor == evictor_class("random")(seed=3)  # type: ignore[call-arg]

@@ -1,0 +1,249 @@
+"""Answers: full equals `generate`, removal equals masking, gated is plain or full."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import reference
+import torch
+from tiny_models import FAMILIES, random_prompt, tiny_model, tiny_tokenizer
+from transformers import PreTrainedModel
+
+from page_bench import attention
+from page_bench.calibration import zscore_threshold
+from page_bench.config import PageConfig
+from page_bench.decode import AnswerRequest, decode, decoding_rules
+from page_bench.engine import Engine, Outcome, Prompt
+from page_bench.errors import UsageError
+from page_bench.eviction import evict, positions_to_keep
+from page_bench.evictors import evictor_names
+from page_bench.prefill import forward, prefill
+
+attention.register()
+
+NEW = 12
+LENGTH = 220
+SMALL = {"window": 16, "budget": 0.25}
+
+
+def observed(family: str) -> PreTrainedModel:
+    model = tiny_model(family)
+    model.set_attn_implementation("page_sdpa")
+    return model
+
+
+def prompt(seed: int, length: int = LENGTH, **arguments: Any) -> Prompt:
+    ids = random_prompt(length, seed)[0].tolist()
+    request = AnswerRequest(NEW, ("<|im_end|>",), {"do_sample": False, **arguments})
+    return Prompt("task", seed, 0, f"prompt {seed}", tuple(ids), 0, request)
+
+
+def engine(family: str, **arguments: Any) -> Engine:
+    tokenizer = tiny_tokenizer(FAMILIES[family].with_bos)
+    return Engine(observed(family), tokenizer, PageConfig(**{**SMALL, **arguments}))
+
+
+def answers(outcomes: list[Outcome]) -> list[list[int]]:
+    return [outcome.answer_ids for outcome in outcomes]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("arm", [{"gate": "closed"}, {"gate": "open", "budget": 1.0}])
+@pytest.mark.parametrize("generation", [{}, {"repetition_penalty": 1.3}])
+def test_full_cache_answers_equal_generate(
+    family: str, arm: dict[str, Any], generation: dict[str, Any]
+) -> None:
+    stock = tiny_model(family)
+    prompts = [prompt(seed, length, **generation) for seed, length in enumerate((1, 30, 41, 220))]
+    outcomes, _ = engine(family, **arm).run(prompts)
+    for given, outcome in zip(prompts, outcomes, strict=True):
+        ids = torch.tensor([given.input_ids])
+        expected = stock.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=NEW,
+            do_sample=False,
+            pad_token_id=stock.config.pad_token_id,
+            **generation,
+        )
+        assert outcome.answer_ids == expected[0, ids.shape[1] :].tolist()
+        assert outcome.kept_kv == 1.0
+        assert outcome.kept_all_because is not None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_removing_entries_equals_masking_them(family: str) -> None:
+    model = observed(family)
+    ids = random_prompt(LENGTH)
+    config = PageConfig(**SMALL)  # type: ignore[arg-type]
+    filled = prefill(model, ids, window=config.window, room=NEW)
+    keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed=0)
+    assert isinstance(keep, torch.Tensor)
+    cache = evict(filled, keep, NEW)
+    logits = forward(model, ids[:, -1:], cache, torch.tensor([[LENGTH - 1]]))
+    tokens, expected = reference.greedy_with_mask(tiny_model(family), ids, keep.tolist(), NEW)
+    torch.testing.assert_close(logits[0], expected[0], atol=1e-4, rtol=1e-4)
+    request = AnswerRequest(NEW, (), {"do_sample": False, "eos_token_id": None})
+    tokenizer = tiny_tokenizer(FAMILIES[family].with_bos)
+    rules = decoding_rules(model, tokenizer, ids, request)
+    assert decode(model, cache, logits, ids, rules, NEW, seed=0) == tokens
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("budget", [0.0625, 0.25, 0.7])
+@pytest.mark.parametrize(
+    ("evictor", "options"),
+    [
+        ("snapkv", {}),
+        ("h2o", {}),
+        ("pyramidkv", {}),
+        ("streamingllm", {}),
+        ("streamingllm", {"fill": False}),
+    ],
+)
+def test_kept_positions_equal_the_reference(
+    family: str, budget: float, evictor: str, options: dict[str, Any]
+) -> None:
+    model = observed(family)
+    ids = random_prompt(LENGTH, seed=5)
+    config = PageConfig(evictor=evictor, evictor_args=options, budget=budget, window=16, recent=20)
+    mass = "attention_mass" in config.make_evictor().needs
+    filled = prefill(model, ids, window=16, room=1, wants_mass=mass)
+    keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed=0)
+    assert isinstance(keep, torch.Tensor)
+    expected = reference.keep_positions(
+        evictor,
+        reference.eager_attentions(model, ids),
+        budget,
+        n_sink=4,
+        recent=20,
+        window=16,
+        fill=options.get("fill", True),
+    )
+    assert keep.tolist() == expected
+
+
+def test_random_keeps_other_positions_for_other_prompts_and_seeds_only() -> None:
+    model = observed("llama")
+    filled = prefill(model, random_prompt(LENGTH), window=16, room=1)
+
+    def kept(prompt_seed: int, seed: int) -> list[int]:
+        config = PageConfig(evictor="random", evictor_args={"seed": seed}, **SMALL)  # type: ignore[arg-type]
+        keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed)
+        assert isinstance(keep, torch.Tensor)
+        return keep.tolist()
+
+    assert kept(1, 0) == kept(1, 0)
+    assert kept(1, 0) != kept(2, 0)
+    assert kept(1, 0) != kept(1, 1)
+
+
+@pytest.mark.parametrize("evictor", evictor_names())
+def test_a_gated_answer_is_the_plain_or_the_full_one(evictor: str) -> None:
+    prompts = [prompt(seed) for seed in range(8)]
+    full, _ = engine("llama", gate="closed", evictor=evictor).run(prompts)
+    plain, _ = engine("llama", gate="open", evictor=evictor).run(prompts)
+    gated, threshold = engine("llama", evictor=evictor).run(prompts)
+    assert threshold is not None
+    assert {outcome.gate_open for outcome in gated} == {True, False}
+    for one, unevicted, evicted in zip(gated, full, plain, strict=True):
+        assert one.drop == unevicted.drop == evicted.drop
+        assert one.gate_open == (one.drop >= threshold.tau)
+        same = evicted if one.gate_open else unevicted
+        assert one.answer_ids == same.answer_ids
+        assert one.kept_kv == same.kept_kv
+    kept = sum(outcome.kept_kv for outcome in gated) / len(gated)
+    expected = [p.kept_kv if g.gate_open else 1.0 for g, p in zip(gated, plain, strict=True)]
+    assert kept == pytest.approx(sum(expected) / len(expected))
+    if evictor != "none":
+        assert kept < 1
+
+
+def test_prompts_decided_before_tau_was_known_are_decided_anew() -> None:
+    prompts = [prompt(seed) for seed in range(12)]
+    arm = engine("llama")
+    guesses: list[tuple[float, bool]] = []
+    finish = arm._finish
+
+    def watched(measured: Any, gate_open: bool) -> Outcome:
+        guesses.append((measured.drop, gate_open))
+        return finish(measured, gate_open)
+
+    arm._finish = watched  # type: ignore[method-assign]
+    outcomes, threshold = arm.run(prompts)
+    assert threshold is not None
+    wrong = [drop for drop, gate_open in guesses[:12] if gate_open != (drop >= threshold.tau)]
+    assert wrong, "no guess was wrong: the test shows nothing"
+    assert guesses[12:] == [(drop, drop >= threshold.tau) for drop in wrong]
+    assert all(o.gate_open == (o.drop >= threshold.tau) for o in outcomes)
+
+
+def test_the_threshold_comes_from_the_pilot_alone_and_not_from_repeats() -> None:
+    prompts = [prompt(seed) for seed in range(6)]
+    repeats = [dataclasses.replace(prompts[0], repeat=r) for r in (1, 2)]
+    _, alone = engine("llama").run(prompts)
+    outcomes, repeated = engine("llama").run(prompts + repeats)
+    assert alone == repeated
+    assert alone is not None
+    assert alone.pilot_n == 6
+    drops = [outcome.drop for outcome in outcomes[:6]]
+    assert alone.tau == pytest.approx(zscore_threshold(drops, -0.69).tau)
+    small, threshold = engine("llama", pilot_size=3).run(prompts)
+    assert threshold is not None
+    assert threshold.pilot_n == 3
+    assert [o.gate_open for o in small] == [o.drop >= threshold.tau for o in small]
+
+
+def test_one_prompt_cannot_be_its_own_pilot() -> None:
+    with pytest.raises(UsageError, match="at least 2 prompts"):
+        engine("llama").run([prompt(0)])
+
+
+def test_the_cache_really_shrinks() -> None:
+    (plain,), _ = engine("qwen3", gate="open").run([prompt(0)])
+    (full,), _ = engine("qwen3", gate="closed").run([prompt(0)])
+    n_keep = reference.keep_count(0.25, LENGTH, recent=16)
+    assert plain.kept_tokens == n_keep
+    assert plain.kept_kv == n_keep / LENGTH
+    # 4 layers, 2 KV heads, keys and values of 16 fp32 numbers.
+    assert full.kv_bytes_kept == full.kv_bytes_full == 4 * 2 * LENGTH * 2 * 16 * 4
+    assert plain.kv_bytes_kept == 4 * 2 * n_keep * 2 * 16 * 4
+
+
+def test_a_prompt_too_short_to_evict_keeps_everything_and_says_so() -> None:
+    outcomes, _ = engine("llama", gate="open").run([prompt(0, 24), prompt(1, 25)])
+    assert [o.kept_all_because for o in outcomes] == ["prompt too short", None]
+    assert outcomes[0].gate_open
+    assert [o.kept_tokens for o in outcomes] == [24, 24]
+
+
+def test_the_last_prompt_token_stands_in_the_cache_once() -> None:
+    model = observed("llama")
+    filled = prefill(model, random_prompt(LENGTH), window=16, room=NEW)
+    cache = evict(filled, torch.arange(LENGTH - 30, LENGTH), NEW)
+    assert cache.get_seq_length() == 29
+    torch.testing.assert_close(
+        cache.layers[2].keys, filled.cache.layers[2].keys[:, :, LENGTH - 30 : LENGTH - 1]
+    )
+
+
+def test_sampling_depends_on_prompt_repeat_and_seed_alone() -> None:
+    sampled = [prompt(seed, do_sample=True, temperature=1.5) for seed in range(4)]
+    again = [dataclasses.replace(sampled[0], repeat=1)]
+    full = answers(engine("llama", gate="closed").run(sampled + again)[0])
+    assert full[:4] == answers(engine("llama", gate="closed").run(sampled)[0])
+    assert full[0] != full[4]
+    gated, _ = engine("llama").run(sampled)
+    plain = answers(engine("llama", gate="open").run(sampled)[0])
+    for i, outcome in enumerate(gated):
+        assert outcome.answer_ids == (plain if outcome.gate_open else full)[i]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"num_beams": 2}, {"do_sample": True, "num_return_sequences": 2}]
+)
+def test_other_ways_of_decoding_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="decodes one sequence token by token"):
+        engine("llama", gate="closed").run([prompt(0, **arguments)])

@@ -1,0 +1,255 @@
+"""`PageLM` against lm-eval's `hf` model, its refusals, and the trace it writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from tiny_models import FAMILIES
+
+from page_bench.errors import UsageError
+from page_bench.lm import PageLM
+from page_bench.trace import Answer, Trace
+
+TinyFolder = Callable[[str], Path]
+
+QUESTIONS = [
+    "The quick brown fox jumps over the lazy dog. " * n + "What does the fox do?" for n in (1, 4, 9)
+]
+
+
+def requests(texts: list[str], **generation: Any) -> list[Instance]:
+    """`generate_until` requests as lm-eval makes them."""
+    arguments = {"until": ["zz"], "max_gen_toks": 16, **generation}
+    return [
+        Instance(
+            request_type="generate_until",
+            doc={"text": text},
+            arguments=(text, arguments),
+            idx=0,
+            metadata=("task", doc_id, 1),
+        )
+        for doc_id, text in enumerate(texts)
+    ]
+
+
+def trace_of(answer: str) -> Trace:
+    assert isinstance(answer, Answer)
+    assert answer.trace is not None
+    return answer.trace
+
+
+def page_lm(folder: Path, **arguments: Any) -> PageLM:
+    return PageLM(str(folder), device="cpu", dtype="float32", **{"window": 8, **arguments})
+
+
+@pytest.fixture(scope="module")
+def hf(tiny_folder: TinyFolder) -> Callable[[str], HFLM]:
+    models: dict[str, HFLM] = {}
+
+    def load(family: str) -> HFLM:
+        if family not in models:
+            models[family] = HFLM(str(tiny_folder(family)), device="cpu", dtype="float32")
+        return models[family]
+
+    return load
+
+
+def templated(lm: HFLM, text: str, gen_prefix: str | None = None) -> str:
+    """A user turn; a generation prefix becomes the start of the assistant's turn."""
+    history = [{"role": "user", "content": text}]
+    if gen_prefix is not None:
+        history.append({"role": "assistant", "content": gen_prefix})
+    return lm.apply_chat_template(history, add_generation_prompt=gen_prefix is None)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("arm", [{"gate": "closed"}, {"gate": "open", "budget": 1}])
+def test_a_full_cache_answers_like_hf(
+    family: str, arm: dict[str, Any], tiny_folder: TinyFolder, hf: Callable[[str], HFLM]
+) -> None:
+    stock = hf(family)
+    texts = QUESTIONS + [templated(stock, text) for text in QUESTIONS]
+    texts += [templated(stock, QUESTIONS[0], gen_prefix="The fox")]
+    expected = stock.generate_until(requests(texts), disable_tqdm=True)
+    assert len(set(expected)) > 1
+    lm = page_lm(tiny_folder(family), **arm)
+    assert lm.generate_until(requests(texts), disable_tqdm=True) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_token_ids_equal_those_of_hf_with_one_bos_at_most(
+    family: str, tiny_folder: TinyFolder, hf: Callable[[str], HFLM]
+) -> None:
+    stock, lm = hf(family), page_lm(tiny_folder(family))
+    bos = stock.tokenizer.bos_token_id
+    for text in [QUESTIONS[0], templated(stock, QUESTIONS[0])]:
+        (request,) = requests([text])
+        ids = list(lm._prompt(request, repeat=0).input_ids)
+        assert ids == stock.tok_batch_encode([text])[0][0].tolist()
+        assert ids.count(bos) == (1 if FAMILIES[family].with_bos else 0)
+
+
+def test_stop_strings_end_and_leave_the_answer(
+    tiny_folder: TinyFolder, hf: Callable[[str], HFLM]
+) -> None:
+    lm = page_lm(tiny_folder("llama"), gate="closed")
+    (whole,) = lm.generate_until(requests(QUESTIONS[:1]), disable_tqdm=True)
+    stop = whole[4:6]
+    asked = requests(QUESTIONS[:1], until=[stop])
+    (answer,) = lm.generate_until(asked, disable_tqdm=True)
+    assert [answer] == hf("llama").generate_until(asked, disable_tqdm=True)
+    assert stop not in answer
+    assert trace_of(answer).new_tokens < 16
+
+
+def test_thinking_is_cut_as_hf_cuts_it(tiny_folder: TinyFolder) -> None:
+    whole = page_lm(tiny_folder("qwen3"), gate="closed").generate_until(
+        requests(QUESTIONS[:1]), disable_tqdm=True
+    )[0]
+    end = whole[3]
+    for think_end in (end, ord(end) - 33):
+        arguments = {"device": "cpu", "dtype": "float32", "think_end_token": think_end}
+        expected = HFLM(str(tiny_folder("qwen3")), **arguments).generate_until(
+            requests(QUESTIONS[:1]), disable_tqdm=True
+        )
+        lm = PageLM(str(tiny_folder("qwen3")), gate="closed", **arguments)
+        assert lm.generate_until(requests(QUESTIONS[:1]), disable_tqdm=True) == expected
+
+
+def test_eager_attention_is_observed_on_request(tiny_folder: TinyFolder) -> None:
+    folder = tiny_folder("llama")
+    first = page_lm(folder, gate="open").generate_until(requests(QUESTIONS), disable_tqdm=True)
+    eager = page_lm(folder, gate="open", attn_implementation="eager")
+    second = eager.generate_until(requests(QUESTIONS), disable_tqdm=True)
+    for a, b in zip(first, second, strict=True):
+        one, other = trace_of(a), trace_of(b)
+        assert (one.attn_implementation, other.attn_implementation) == ("sdpa", "eager")
+        assert one.drop == pytest.approx(other.drop, abs=1e-5)
+
+
+def test_trace_and_model_info_say_what_was_done(tiny_folder: TinyFolder, tmp_path: Path) -> None:
+    lm = page_lm(tiny_folder("llama"), trace=str(tmp_path), budget=0.5, **{"evictor": "random"})
+    answers = lm.generate_until(requests(QUESTIONS), disable_tqdm=True)
+    (path,) = tmp_path.iterdir()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["answer"] for row in rows] == answers
+    assert [row["doc_id"] for row in rows] == [0, 1, 2]
+    info = lm.get_model_info()["page"]
+    assert info["evictor_args"] == {"seed": 0}
+    assert info["pilot_n"] == 3
+    assert info["tau"] == pytest.approx(info["mu"] - 0.69 * info["sigma"])
+    assert info["gates_open"] == sum(row["gate_open"] for row in rows)
+    assert any("measured on 3 prompts" in warning for warning in info["warnings"])
+    for row in rows:
+        assert row["tau"] == info["tau"]
+        assert row["z"] == pytest.approx((row["drop"] - info["mu"]) / info["sigma"])
+        assert row["gate_open"] == (row["drop"] >= row["tau"])
+        assert len(row["agreement"]) == 4
+
+
+def test_a_gate_that_never_opened_is_a_warning(tiny_folder: TinyFolder) -> None:
+    lm = page_lm(tiny_folder("llama"), tau=2)
+    lm.generate_until(requests(QUESTIONS), disable_tqdm=True)
+    info = lm.get_model_info()["page"]
+    assert (info["tau"], info["tau_variant"], info["mu"]) == (2.0, "number", None)
+    assert info["warnings"] == [
+        "the gate never opened: every answer is the full cache's (0 of 3 prompts)."
+    ]
+
+
+def test_very_different_lengths_are_a_warning(tiny_folder: TinyFolder) -> None:
+    lm = page_lm(tiny_folder("llama"), tau=0.0)
+    asked = requests(QUESTIONS)
+    asked[2].metadata = ("other", 0, 1)
+    asked[2].task_name = "other"
+    lm.generate_until(asked, disable_tqdm=True)
+    assert any("different length" in w for w in lm.get_model_info()["page"]["warnings"])
+
+
+def test_chosen_documents_keep_their_numbers(tiny_folder: TinyFolder) -> None:
+    lm = page_lm(tiny_folder("llama"), tau=0.0, doc_ids={"task": [4, 7, 9]})
+    answers = lm.generate_until(requests(QUESTIONS), disable_tqdm=True)
+    assert [trace_of(answer).doc_id for answer in answers] == [4, 7, 9]
+
+
+def test_overlong_prompts_are_an_error_or_cut_on_request(tiny_folder: TinyFolder) -> None:
+    folder = tiny_folder("llama")
+    (request,) = requests(["abcdefghij" * 30])
+    with pytest.raises(UsageError, match=r"task document 0 has 301 tokens, but 116 positions less"):
+        page_lm(folder, max_length=116)._prompt(request, 0)
+    whole = page_lm(folder)._prompt(request, 0).input_ids
+    left = page_lm(folder, max_length=116, truncation="left")._prompt(request, 0)
+    middle = page_lm(folder, max_length=115, truncation="middle")._prompt(request, 0)
+    assert left.input_ids == whole[-100:]
+    assert middle.input_ids == whole[:49] + whole[-50:]
+    assert (left.truncated_tokens, middle.truncated_tokens) == (201, 202)
+
+
+def test_an_empty_prompt_is_an_error(tiny_folder: TinyFolder) -> None:
+    (request,) = requests([""])
+    with pytest.raises(UsageError, match="the prompt of task document 0 is empty"):
+        page_lm(tiny_folder("qwen2"))._prompt(request, 0)
+
+
+def test_likelihoods_and_answer_caches_are_refused(tiny_folder: TinyFolder) -> None:
+    lm = page_lm(tiny_folder("llama"))
+    (request,) = requests([QUESTIONS[0]])
+    request.request_type = "loglikelihood"
+    for method in (lm.loglikelihood, lm.loglikelihood_rolling):
+        with pytest.raises(UsageError, match="task asks for loglikelihood"):
+            method([request])
+    with pytest.raises(UsageError, match="use_cache does not work"):
+        lm.set_cache_hook(None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"bugdet": 0.5}, "bugdet is not an argument.*did you mean budget"),
+        ({"dtpye": "float32"}, "dtpye is not an argument.*did you mean dtype"),
+        ({"tp_plan": "auto"}, "tp_plan splits the heads"),
+        ({"backend": "seq2seq"}, "backend=seq2seq"),
+        ({"attn_implementation": "flash_attention_2"}, "allowed are sdpa, eager"),
+        ({"evictor": "snap"}, "evictor=snap does not exist"),
+        ({"max_length": 9000}, "max_length=9000 exceeds the 8192 positions"),
+    ],
+)
+def test_bad_arguments_end_before_weights_are_loaded(
+    arguments: dict[str, Any],
+    sentence: str,
+    tiny_folder: TinyFolder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_weights(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr(PageLM, "_create_model", no_weights)
+    with pytest.raises(UsageError, match=sentence):
+        PageLM(str(tiny_folder("llama")), device="cpu", **arguments)
+
+
+def test_several_processes_are_refused(
+    tiny_folder: TinyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="runs in one process so far"):
+        page_lm(tiny_folder("llama"))
+
+
+def test_a_scaled_rotary_embedding_may_go_further(tiny_folder: TinyFolder) -> None:
+    scaled = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
+    lm = page_lm(
+        tiny_folder("llama"), max_length=20000, rope_parameters={**scaled, "rope_theta": 10000.0}
+    )
+    assert lm.max_length == 20000
+
+
+def test_attributes_of_the_configuration_can_be_set(tiny_folder: TinyFolder) -> None:
+    lm = page_lm(tiny_folder("llama"), rms_norm_eps=0.5)
+    assert lm.config.rms_norm_eps == 0.5 or lm.model.config.rms_norm_eps == 0.5

@@ -1,0 +1,150 @@
+"""What the prefill observes equals what eager attention shows, on four architectures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import reference
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import FAMILIES, random_prompt, tiny_model
+
+from page_bench import attention
+from page_bench.errors import UsageError
+from page_bench.prefill import prefill
+from page_bench.signals import head_agreement, head_agreement_drop
+
+attention.register()
+
+
+@pytest.mark.parametrize("implementation", attention.IMPLEMENTATIONS)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("length", [40, 333])
+def test_observation_equals_eager_attention(family: str, length: int, implementation: str) -> None:
+    model = tiny_model(family)
+    ids = random_prompt(length)
+    attentions = reference.eager_attentions(model, ids)
+    with torch.no_grad():
+        logits = model(ids).logits[:, -1]
+    model.set_attn_implementation(attention.observable_name(implementation))
+    filled = prefill(model, ids, window=32, room=1, wants_mass=True)
+    seen = filled.observation
+    assert seen.attention_mass is not None
+    for layer, expected in enumerate(attentions):
+        torch.testing.assert_close(
+            seen.window_attention[layer], expected[:, -32:].mean(1), atol=1e-5, rtol=1e-4
+        )
+        torch.testing.assert_close(
+            seen.attention_mass[layer], expected.sum(1), atol=1e-4, rtol=1e-4
+        )
+    torch.testing.assert_close(filled.logits, logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("length", [40, 500, 4096])
+def test_drop_equals_the_plain_reference(family: str, length: int) -> None:
+    model = tiny_model(family)
+    ids = random_prompt(length, seed=length)
+    window = reference.eager_attention_window(model, ids, 32)
+    model.set_attn_implementation("page_sdpa")
+    seen = prefill(model, ids, window=32, room=1).observation
+    agreement = head_agreement(seen.window_attention, top_k=32)
+    assert agreement.tolist() == pytest.approx(reference.head_agreements(window, 32), abs=1e-5)
+    assert head_agreement_drop(agreement) == pytest.approx(
+        reference.head_agreement_drop(window, 32), abs=1e-5
+    )
+
+
+def test_attention_mass_sums_to_one_per_query() -> None:
+    model = tiny_model("llama")
+    model.set_attn_implementation("page_sdpa")
+    seen = prefill(model, random_prompt(300), window=8, room=1, wants_mass=True).observation
+    assert seen.attention_mass is not None
+    torch.testing.assert_close(
+        seen.attention_mass.sum(-1), torch.full((4, 4), 300.0), atol=1e-3, rtol=0
+    )
+
+
+def test_blocks_of_query_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(4, 100, 16, generator=generator)
+    key = torch.randn(2, 100, 16, generator=generator)
+    whole = attention.attention_sums(query, key, 0, 0.25)
+    monkeypatch.setattr(attention, "_BLOCK_BYTES", 7 * 4 * 100 * 4)
+    torch.testing.assert_close(attention.attention_sums(query, key, 0, 0.25), whole)
+
+
+def test_a_model_that_hides_its_attention_is_refused() -> None:
+    model = tiny_model("llama")  # its attention is not ours
+    with pytest.raises(UsageError, match="showed the attention of 0 of its 4 layers"):
+        prefill(model, random_prompt(50), window=32, room=1)
+
+
+@pytest.mark.parametrize(
+    "other", [{"softcap": 30.0}, {"s_aux": torch.zeros(4)}, {"sliding_window": 49}]
+)
+def test_attention_that_is_not_plain_softmax_is_refused(other: dict[str, Any]) -> None:
+    model = tiny_model("llama")
+    model.set_attn_implementation("page_sdpa")
+    recorder = attention.AttentionRecorder(window=8)
+    with pytest.raises(UsageError, match="cannot be observed"):
+        model(random_prompt(50), **recorder.as_argument(), **other)
+
+
+def test_a_layer_that_attends_twice_is_refused() -> None:
+    recorder = attention.AttentionRecorder(window=8)
+    query = torch.rand(1, 4, 20, 16)
+    recorder.record(0, query, query, None)
+    with pytest.raises(UsageError, match="layer 0 attends more than once"):
+        recorder.record(0, query, query, None)
+
+
+def test_attention_that_is_not_a_number_is_refused() -> None:
+    model = tiny_model("llama")
+    model.set_attn_implementation("page_sdpa")
+    model.model.layers[1].self_attn.k_proj.weight.data[0, 0] = math.inf
+    with pytest.raises(UsageError, match="not a number"):
+        prefill(model, random_prompt(50), window=32, room=1)
+
+
+ATTENTION = st.tuples(st.integers(3, 7), st.integers(2, 5), st.integers(1, 60)).map(
+    lambda shape: torch.rand(shape, generator=torch.Generator().manual_seed(sum(shape)))
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(ATTENTION, st.integers(1, 40))
+def test_head_order_does_not_matter(window_attention: torch.Tensor, top_k: int) -> None:
+    flipped = window_attention.flip(1)
+    torch.testing.assert_close(
+        head_agreement(flipped, top_k), head_agreement(window_attention, top_k)
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(ATTENTION, st.integers(1, 40))
+def test_agreement_equals_sets_and_lies_in_the_unit_interval(
+    window_attention: torch.Tensor, top_k: int
+) -> None:
+    agreement = head_agreement(window_attention, top_k)
+    assert agreement.tolist() == pytest.approx(
+        reference.head_agreements(list(window_attention), top_k), abs=1e-12
+    )
+    assert 0 <= agreement.min() <= agreement.max() <= 1 + 1e-12
+
+
+def test_identical_heads_agree_fully_and_disjoint_heads_not_at_all() -> None:
+    one = torch.rand(3, 1, 50, generator=torch.Generator().manual_seed(0))
+    assert head_agreement(one.expand(3, 4, 50), 8).tolist() == [1.0, 1.0, 1.0]
+    apart = torch.eye(4).repeat_interleave(8, dim=1).expand(3, 4, 32)
+    assert head_agreement(apart, 8).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_bins_are_equal_thirds() -> None:
+    agreement = torch.tensor([1.0, 1.0, 9.0, 9.0, 9.0, 0.0, 0.5], dtype=torch.float64)
+    assert head_agreement_drop(agreement) == 0.75  # L = 7: two layers each, the middle unread
+    assert math.isnan(head_agreement_drop(agreement[:2]))
+    assert math.isnan(float(head_agreement(torch.rand(3, 1, 40))[0]))

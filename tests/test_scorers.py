@@ -1,0 +1,108 @@
+"""Scores follow the references; costs follow the trace; the trace learns its scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+
+import pytest
+
+from page_bench.tasks import scorers
+from page_bench.trace import Answer, Trace
+
+
+def _trace(**changes: object) -> Trace:
+    """A trace whose required fields are all filled with something of no meaning here."""
+    values = {
+        field.name: None
+        for field in dataclasses.fields(Trace)
+        if field.default is dataclasses.MISSING
+    }
+    return Trace(**{**values, "drop": 0.03, "gate_open": True, "kept_kv": 0.25, **changes})  # type: ignore[arg-type]
+
+
+def _doc(*answers: str, match: str = "all") -> dict[str, object]:
+    return {"answers": list(answers), "match": match}
+
+
+@pytest.mark.parametrize(
+    ("answer", "references", "expected"),
+    [
+        ("It is 4821937.", ["4821937"], 1.0),
+        ("It is 482193.", ["4821937"], 0.0),
+        ("FRENCH, of course", ["french"], 1.0),
+        ("french", ["French"], 1.0),
+        ("one two", ["one", "two", "three", "four"], 0.5),
+        ("", ["one"], 0.0),
+        ("one", ["one", "one"], 1.0),
+        ("天气很好", ["天气", "下雨"], 0.5),
+    ],
+)
+def test_recall_is_the_share_of_references_in_the_answer(
+    answer: str, references: list[str], expected: float
+) -> None:
+    assert scorers.recall(answer, references) == expected
+
+
+@pytest.mark.parametrize("references", [[], [""], ["one", ""]])
+def test_references_that_any_answer_would_match_are_refused(references: list[str]) -> None:
+    with pytest.raises(ValueError, match="references"):
+        scorers.recall("one", references)
+
+
+@pytest.mark.parametrize(
+    ("answer", "match", "score", "correct"),
+    [
+        ("one two", "all", 1.0, 1.0),
+        ("one", "all", 0.5, 0.0),
+        ("one", "any", 0.5, 1.0),
+        ("three", "any", 0.0, 0.0),
+    ],
+)
+def test_correct_asks_for_all_or_any_reference(
+    answer: str, match: str, score: float, correct: float
+) -> None:
+    scores = scorers.reference_match(_doc("one", "two", match=match), [answer])
+    assert (scores["score"], scores["correct"]) == (score, correct)
+
+
+def test_an_unknown_match_rule_is_refused() -> None:
+    with pytest.raises(ValueError, match="'all' or 'any'"):
+        scorers.reference_match(_doc("one", match="some"), ["one"])
+
+
+def test_a_plain_answer_kept_its_whole_cache() -> None:
+    scores = scorers.reference_match(_doc("one"), ["one"])
+    assert math.isnan(scores.pop("head_drop"))
+    assert scores == {"score": 1.0, "correct": 1.0, "kept_kv": 1.0, "gate_open": 0.0}
+
+
+@pytest.mark.parametrize("gate_open", [True, False])
+def test_costs_come_from_the_trace(gate_open: bool) -> None:
+    answer = Answer("one", _trace(gate_open=gate_open, kept_kv=0.5, drop=-0.01))
+    scores = scorers.reference_match(_doc("one"), [answer])
+    assert scores == {
+        "score": 1.0,
+        "correct": 1.0,
+        "kept_kv": 0.5,
+        "gate_open": float(gate_open),
+        "head_drop": -0.01,
+    }
+    assert all(type(value) is float for value in scores.values())
+
+
+def test_the_trace_learns_the_scores_and_keeps_the_rest() -> None:
+    before = _trace()
+    answer = Answer("one", before)
+    scorers.reference_match(_doc("one", "two"), [answer])
+    assert answer.trace == dataclasses.replace(before, score=0.5, correct=0.0)
+    assert (before.score, before.correct) == (None, None)
+
+
+def test_an_answer_that_was_pickled_is_scored_alike() -> None:
+    answer = Answer("one", _trace())
+    copy = pickle.loads(pickle.dumps(answer))
+    assert scorers.reference_match(_doc("one"), [copy]) == scorers.reference_match(
+        _doc("one"), [answer]
+    )
