@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import math
 import pkgutil
 import typing
 from collections.abc import Mapping
@@ -60,8 +61,8 @@ def make_evictor(name: str, options: Mapping[str, object]) -> Evictor:
             )
         if not _fits(value, types[option]):
             raise UsageError(
-                f"evictor.{option}={value!r} is not of type {types[option].__name__}, "
-                f"which {name} needs there."
+                f"evictor.{option}={value!r} is not a value of type "
+                f"{types[option].__name__}, which {name} needs there."
             )
     return cls(**{k: types[k](v) for k, v in options.items()})
 
@@ -73,10 +74,10 @@ def _fits(value: object, wanted: type) -> bool:
     if wanted is int:
         return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if wanted is float:
-        return isinstance(value, int | float)
+        return isinstance(value, int | float) and math.isfinite(value)
     return isinstance(value, wanted)
 
 
 def _nearest(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name.lower(), names, n=1)
     return f" (did you mean {close[0]}?)" if close else ""

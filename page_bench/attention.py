@@ -9,12 +9,13 @@ arguments of one forward call; without a recorder it does nothing but compute.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -92,20 +93,38 @@ def attention_sums(query: Tensor, key: Tensor, first_row: int, scaling: float) -
     keys = key.float().mT
     sums = torch.zeros(kv_heads, heads // kv_heads, length, device=query.device)
     step = max(1, _BLOCK_BYTES // (heads * length * 4))
-    for start in range(first_row, length, step):
-        end = min(start + step, length)
-        rows = (query[:, start:end].float() * scaling).reshape(kv_heads, -1, dim)
-        logits = (rows @ keys[..., :end]).view(kv_heads, -1, end - start, end)
-        # Keys before the block are visible to all its rows.
-        future = torch.ones(end - start, end - start, dtype=torch.bool, device=query.device)
-        logits[..., start:].masked_fill_(future.triu(1), -torch.inf)
-        sums[..., :end] += logits.softmax(-1).sum(-2)
+    # Mixed precision is for the model; what is observed stays in fp32.
+    with torch.autocast(query.device.type, enabled=False):
+        for start in range(first_row, length, step):
+            end = min(start + step, length)
+            rows = (query[:, start:end].float() * scaling).reshape(kv_heads, -1, dim)
+            logits = (rows @ keys[..., :end]).view(kv_heads, -1, end - start, end)
+            # Keys before the block are visible to all its rows.
+            future = torch.ones(end - start, end - start, dtype=torch.bool, device=query.device)
+            logits[..., start:].masked_fill_(future.triu(1), -torch.inf)
+            sums[..., :end] += logits.softmax(-1).sum(-2)
     return sums.view(heads, length)
 
 
 def observable_name(implementation: str) -> str:
     """The registered name of the observing function that wraps `implementation`."""
     return f"page_{implementation}"
+
+
+@contextmanager
+def observing(model: PreTrainedModel) -> Iterator[None]:
+    """Let a model's attention be observed while the context lasts; then it is as before.
+
+    Args:
+        model: a model whose attention implementation is one of `IMPLEMENTATIONS`.
+    """
+    register()
+    stock = model.config._attn_implementation
+    model.set_attn_implementation(observable_name(stock))
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(stock)
 
 
 def register() -> None:

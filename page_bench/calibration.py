@@ -66,5 +66,7 @@ def zscore_threshold(drops: Sequence[float], theta_z: float) -> Threshold:
             f"tau=zscore needs a pilot of at least 2 prompts, but this run has {len(drops)}; "
             f"run more prompts, or give tau a number."
         )
-    mu, sigma = statistics.fmean(drops), statistics.pstdev(drops)
+    # The mean of equal numbers need not be that number, and the gate compares with it.
+    mu = drops[0] if min(drops) == max(drops) else statistics.fmean(drops)
+    sigma = statistics.pstdev(drops)
     return Threshold(mu + theta_z * sigma, "zscore", mu, sigma, theta_z, len(drops))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,32 +64,40 @@ class PageConfig:
         make_evictor(self.evictor, self.evictor_args)
         _check_choice("gate", self.gate, GATES)
         _check_number("budget", self.budget, above=0, at_most=1)
-        if isinstance(self.tau, str):
-            _check_choice("tau", self.tau, TAU_VARIANTS, or_else="a number")
-        else:
+        if isinstance(self.tau, int | float) and not isinstance(self.tau, bool):
             _check_number("tau", self.tau)
+        else:
+            _check_choice("tau", self.tau, TAU_VARIANTS, or_else="a number")
         _check_number("theta_z", self.theta_z)
-        _check_integer("pilot_size", self.pilot_size, at_least=2)
-        _check_integer("n_sink", self.n_sink, at_least=0)
-        _check_integer("window", self.window, at_least=1)
+        check_integer("pilot_size", self.pilot_size, at_least=2)
+        check_integer("n_sink", self.n_sink, at_least=0)
+        check_integer("window", self.window, at_least=1)
         if self.recent is not None:
             # The last prompt token is fed again after eviction, so its position always stays.
-            _check_integer("recent", self.recent, at_least=1)
-        _check_integer("top_k", self.top_k, at_least=1)
+            check_integer("recent", self.recent, at_least=1)
+        check_integer("top_k", self.top_k, at_least=1)
         if self.truncation is not None:
             _check_choice("truncation", self.truncation, TRUNCATIONS)
-        if self.trace is not None and not isinstance(self.trace, str):
+        if self.trace is not None and not (isinstance(self.trace, str) and self.trace):
             raise UsageError(f"trace={self.trace!r} is not a folder name; give a path.")
+        if not isinstance(self.doc_ids, Mapping):
+            raise UsageError("doc_ids is set by page-bench itself; use --samples.")
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> PageConfig:
         """A configuration from model arguments as lm-eval parsed them; all must be ours.
 
-        Numbers may come as int or float, and `false` or `none` stands for a default of None.
+        Numbers may come as int, float or NumPy scalar, and `false` or `none` stands for a default
+        of None. lm-eval's parsers turn `none` into None in some places.
         """
         values: dict[str, Any] = {}
         options: dict[str, object] = {}
-        for name, value in arguments.items():
+        for name, given in arguments.items():
+            value = given.item() if hasattr(given, "item") else given
+            if isinstance(value, os.PathLike):
+                value = os.fspath(value)
+            if name == "evictor" and value is None:
+                value = "none"
             if name.startswith(_OPTION_PREFIX):
                 options[name.removeprefix(_OPTION_PREFIX)] = value
             elif name in _OPTIONAL and (value is False or value is None or value == "none"):
@@ -154,7 +163,7 @@ def _check_choice(
 ) -> None:
     if value in choices:
         return
-    close = difflib.get_close_matches(str(value), choices, n=1)
+    close = difflib.get_close_matches(str(value).lower(), choices, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     allowed = ", ".join(choices) + (f" or {or_else}" if or_else else "")
     raise UsageError(f"{name}={value} does not exist{hint}; allowed are {allowed}.")
@@ -169,6 +178,7 @@ def _check_number(
         raise UsageError(f"{name}={value} is not allowed; give {bounds}.")
 
 
-def _check_integer(name: str, value: object, at_least: int) -> None:
+def check_integer(name: str, value: object, at_least: int) -> None:
+    """Raise UsageError unless the value of an argument is a whole number from `at_least` on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise UsageError(f"{name}={value} is not allowed; give a whole number from {at_least} on.")

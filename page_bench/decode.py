@@ -55,7 +55,8 @@ def decoding_rules(
         request: how to answer.
 
     Raises:
-        UsageError: a way of decoding that is not token by token from one sequence.
+        UsageError: a way of decoding that is not token by token from one sequence, or arguments
+            that transformers refuses.
     """
 
     def capture(
@@ -69,21 +70,31 @@ def decoding_rules(
         mode = generation_config.get_generation_mode()
         if mode not in ("greedy_search", "sample") or generation_config.num_return_sequences > 1:
             raise UsageError(
-                f"generation arguments ask for {mode.value}, but page_hf decodes one sequence "
-                f"token by token: use greedy search (the default) or do_sample=True."
+                f"generation arguments ask for {mode.value} of "
+                f"{generation_config.num_return_sequences} sequence(s), but page_hf decodes one "
+                f"sequence token by token, by greedy search or sampling; leave beams, assistants "
+                f"and num_return_sequences out."
             )
         return DecodingRules(logits_processor, stopping_criteria, bool(generation_config.do_sample))
 
     criteria = stop_sequences_criteria(tokenizer, list(request.stop), input_ids.shape[1], 1)
-    rules: DecodingRules = base_model(model).generate(
-        input_ids=input_ids,
-        attention_mask=torch.ones_like(input_ids),
-        custom_generate=capture,
-        stopping_criteria=criteria,
-        max_length=input_ids.shape[1] + request.max_new_tokens,
-        pad_token_id=tokenizer.pad_token_id,
-        **request.arguments,
-    )
+    try:
+        rules: DecodingRules = base_model(model).generate(
+            input_ids=input_ids,
+            attention_mask=torch.ones_like(input_ids),
+            custom_generate=capture,
+            stopping_criteria=criteria,
+            max_length=input_ids.shape[1] + request.max_new_tokens,
+            pad_token_id=tokenizer.pad_token_id,
+            **request.arguments,
+        )
+    except (TypeError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(
+            f"transformers does not take the generation arguments {dict(request.arguments)}, or "
+            f"those in the model's generation config: {error}"
+        ) from error
     return rules
 
 

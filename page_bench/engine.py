@@ -18,7 +18,7 @@ from page_bench.calibration import Threshold, select_pilot, zscore_threshold
 from page_bench.config import PageConfig
 from page_bench.decode import AnswerRequest, decode, decoding_rules
 from page_bench.eviction import evict, positions_to_keep
-from page_bench.prefill import Prefill, forward, prefill
+from page_bench.prefill import forward, prefill
 from page_bench.signals import head_agreement, head_agreement_drop
 
 
@@ -74,19 +74,6 @@ class Outcome:
     answer_ids: list[int]
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """A prompt after prefill and gate signal, before the decision."""
-
-    prompt: Prompt
-    input_ids: Tensor
-    filled: Prefill
-    agreement: Tensor
-    drop: float
-    prefill_s: float
-    gate_s: float
-
-
 class Engine:
     """Answers prompts under one arm.
 
@@ -121,6 +108,7 @@ class Engine:
         Raises:
             UsageError: the threshold needs a pilot and there are fewer than two prompts.
         """
+        self._check_requests(prompts)
         done: dict[int, Outcome] = {}
         threshold = None
         if self.config.needs_pilot:
@@ -131,7 +119,9 @@ class Engine:
         # Longest first: if memory runs out, it does so at once.
         for i in sorted(range(len(prompts)), key=lambda i: -len(prompts[i].input_ids)):
             if i not in done:
-                done[i] = self._answer(prompts[i], threshold)
+                done[i] = self._answer(
+                    prompts[i], lambda drop: gates.opens(self.config.gate, drop, threshold)
+                )
                 progress(1)
         return [done[i] for i in range(len(prompts))], threshold
 
@@ -150,92 +140,90 @@ class Engine:
         theta_z = self.config.theta_z
         if len(chosen) < 2:
             zscore_threshold([0.0] * len(chosen), theta_z)
-        done: dict[int, Outcome] = {}
         drops: list[float] = []
+
+        def guess(drop: float) -> bool:
+            drops.append(drop)
+            so_far = zscore_threshold(drops if len(drops) > 1 else drops * 2, theta_z)
+            return gates.opens("page", drop, so_far)
+
+        done: dict[int, Outcome] = {}
         for i in (first[j] for j in chosen):
-            measured = self._measure(prompts[i])
-            drops.append(measured.drop)
-            guess = zscore_threshold(drops * 2 if len(drops) == 1 else drops, theta_z)
-            done[i] = self._finish(measured, gates.opens("page", measured.drop, guess))
+            done[i] = self._answer(prompts[i], guess)
             progress(1)
         threshold = zscore_threshold(drops, theta_z)
         for i, outcome in done.items():
             if outcome.gate_open != gates.opens("page", outcome.drop, threshold):
-                done[i] = self._finish(self._measure(prompts[i]), not outcome.gate_open)
+                done[i] = self._answer(
+                    prompts[i], lambda drop: gates.opens("page", drop, threshold)
+                )
         return done, threshold
 
-    def _answer(self, prompt: Prompt, threshold: Threshold | None) -> Outcome:
-        measured = self._measure(prompt)
-        return self._finish(measured, gates.opens(self.config.gate, measured.drop, threshold))
-
-    def _measure(self, prompt: Prompt) -> _Measured:
-        """Prefill one prompt and compute D."""
+    def _answer(self, prompt: Prompt, decide: Callable[[float], bool]) -> Outcome:
+        """Prefill one prompt, let `decide` read its D, evict if it says so, and decode."""
         input_ids = torch.tensor([prompt.input_ids], device=self.model.device)
+        room = prompt.request.max_new_tokens
         start = self._now()
         filled = prefill(
             self.model,
             input_ids,
             window=self.config.window,
-            room=prompt.request.max_new_tokens,
+            room=room,
             wants_mass="attention_mass" in self.evictor.needs,
         )
         after_prefill = self._now()
         agreement = head_agreement(filled.observation.window_attention, self.config.top_k)
-        return _Measured(
-            prompt=prompt,
-            input_ids=input_ids,
-            filled=filled,
-            agreement=agreement,
-            drop=head_agreement_drop(agreement),
-            prefill_s=after_prefill - start,
-            gate_s=self._now() - after_prefill,
-        )
-
-    def _finish(self, measured: _Measured, gate_open: bool) -> Outcome:
-        """Evict if the gate opened, and decode."""
-        prompt, filled = measured.prompt, measured.filled
-        room = prompt.request.max_new_tokens
-        full_entries, full_bytes = entry_count(filled.cache), kv_bytes(filled.cache)
-        start = self._now()
+        drop = head_agreement_drop(agreement)
+        gate_open = decide(drop)
+        after_gate = self._now()
         keep: Tensor | str = "gate closed"
         if gate_open:
             keep = positions_to_keep(self.evictor, filled, self.config, prompt.seed)
-        cache, logits = filled.cache, filled.logits
+        length, cache, logits = filled.prompt_tokens, filled.cache, filled.logits
+        full_entries, full_bytes = entry_count(cache), kv_bytes(cache)
         if isinstance(keep, Tensor):
             cache = evict(filled, keep, room)
-            # The full cache is not needed any more, and its memory may be.
-            filled.cache.layers.clear()
+        # While decoding, neither the full cache nor what was observed is needed any more.
+        del filled
         after_eviction = self._now()
         if isinstance(keep, Tensor):
-            last = measured.input_ids[:, -1:]
-            position = torch.full_like(last, filled.prompt_tokens - 1)
-            logits = forward(self.model, last, cache, position)
+            last = input_ids[:, -1:]
+            logits = forward(self.model, last, cache, torch.full_like(last, length - 1))
         kept_entries, kept_bytes = entry_count(cache), kv_bytes(cache)
         answer_ids = decode(
             self.model,
             cache,
             logits,
-            measured.input_ids,
-            decoding_rules(self.model, self.tokenizer, measured.input_ids, prompt.request),
+            input_ids,
+            decoding_rules(self.model, self.tokenizer, input_ids, prompt.request),
             room,
             seed=(prompt.seed + prompt.repeat + self.sampling_seed) % 2**63,
         )
         return Outcome(
-            prompt_tokens=filled.prompt_tokens,
-            agreement=measured.agreement.tolist(),
-            drop=measured.drop,
+            prompt_tokens=length,
+            agreement=agreement.tolist(),
+            drop=drop,
             gate_open=gate_open,
             kept_all_because=keep if isinstance(keep, str) else None,
-            kept_tokens=filled.prompt_tokens * kept_entries / full_entries,
+            kept_tokens=length * kept_entries / full_entries,
             kept_kv=kept_entries / full_entries,
             kv_bytes_full=full_bytes,
             kv_bytes_kept=kept_bytes,
-            prefill_s=measured.prefill_s,
-            gate_s=measured.gate_s,
-            evict_s=after_eviction - start,
+            prefill_s=after_prefill - start,
+            gate_s=after_gate - after_prefill,
+            evict_s=after_eviction - after_gate,
             decode_s=self._now() - after_eviction,
             answer_ids=answer_ids,
         )
+
+    def _check_requests(self, prompts: Sequence[Prompt]) -> None:
+        """Raise for a way of decoding that cannot be had, before the first prompt is run."""
+        tried: list[AnswerRequest] = []
+        for prompt in prompts:
+            if prompt.request not in tried:
+                ids = torch.tensor([prompt.input_ids[-1:]], device=self.model.device)
+                decoding_rules(self.model, self.tokenizer, ids, prompt.request)
+                tried.append(prompt.request)
 
     def _now(self) -> float:
         """Seconds on a clock, once all work queued on the device is done."""

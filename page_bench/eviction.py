@@ -40,25 +40,54 @@ def positions_to_keep(
     if n_keep == length:
         return "budget keeps all"
     views = _layer_views(prompt, prompt_seed)
-    scores = [evictor.score(view, n_keep) for view in views]
     plan = BudgetPlan(length, n_keep, n_sink, recent, len(views), views[0].n_kv_heads)
+    # Mixed precision is for the model; scores stay in fp32.
+    with torch.autocast(views[0].keys.device.type, enabled=False):
+        scores = [evictor.score(view, n_keep) for view in views]
+        count = _shared_count(evictor, scores, plan)
+    if count == length:
+        return "evictor keeps all"
+    device = scores[0].device
+    total = torch.stack([score.float().mean(0).to(device) for score in scores]).mean(0)
+    if not torch.isfinite(total.sum()):
+        raise UsageError(
+            f"evictor {evictor.name} gave a position a score that is infinite or not a number; "
+            f"where a model overflows in half precision, dtype=float32 helps."
+        )
+    return kept_positions(total, count, n_sink, recent)
+
+
+def _shared_count(evictor: Evictor, scores: list[Tensor], plan: BudgetPlan) -> int:
+    """The number of positions to keep, the same in all layers and heads, after checks.
+
+    Raises:
+        UsageError: scores or counts are not what `Evictor` promises, or differ between heads.
+    """
+    expected = (plan.n_kv_heads, plan.prompt_tokens)
+    for score in scores:
+        if tuple(score.shape) != expected or not score.is_floating_point():
+            raise UsageError(
+                f"evictor {evictor.name} scored with {score.dtype} of shape {tuple(score.shape)}; "
+                f"it must give floating point of shape (KV heads, positions) = {expected}."
+            )
     counts = evictor.allocate(scores, plan)
+    if tuple(counts.shape) != (plan.n_layers, plan.n_kv_heads):
+        raise UsageError(
+            f"evictor {evictor.name} allocated counts of shape {tuple(counts.shape)}; it must give "
+            f"(layers, KV heads) = {(plan.n_layers, plan.n_kv_heads)}."
+        )
     count = int(counts.flatten()[0])
     if not bool((counts == count).all()):
         raise UsageError(
             f"evictor {evictor.name} keeps different numbers of positions in different layers or "
             f"heads, which one shared keep set cannot do; choose another evictor."
         )
-    if count == length:
-        return "evictor keeps all"
-    device = scores[0].device
-    total = torch.stack([score.mean(0).to(device) for score in scores]).mean(0)
-    if not torch.isfinite(total.sum()):
+    if not plan.n_protected <= count <= plan.prompt_tokens:
         raise UsageError(
-            f"evictor {evictor.name} scored a position with something that is not a number; "
-            f"some models overflow in half precision: try dtype=float32."
+            f"evictor {evictor.name} keeps {count} positions; it must keep the {plan.n_protected} "
+            f"protected ones and at most all {plan.prompt_tokens}."
         )
-    return kept_positions(total, count, n_sink, recent)
+    return count
 
 
 def evict(prompt: Prefill, positions: Tensor, room: int) -> Cache:

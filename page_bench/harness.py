@@ -140,8 +140,10 @@ def complete_call(given: Mapping[str, Any]) -> dict[str, Any]:
     if output_path and "trace" not in model_args:
         model_args["trace"] = samples_folder(output_path, model_args)
     if arguments.get("samples"):
-        # lm-eval numbers chosen documents anew for the model, but not in its own sample files.
-        model_args["doc_ids"] = dict(arguments["samples"])
+        # lm-eval takes chosen documents in the data set's order but names them in the order given,
+        # and numbers them anew for the model.
+        chosen = {task: sorted(set(ids)) for task, ids in arguments["samples"].items()}
+        arguments["samples"] = model_args["doc_ids"] = chosen
     arguments["model_args"] = model_args
     return arguments
 

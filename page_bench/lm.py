@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -22,30 +20,21 @@ from lm_eval.models.utils import (
     postprocess_generated_text,
 )
 from tqdm import tqdm
-from transformers import PreTrainedModel
 
-from page_bench import attention, default_model, support
+from page_bench import attention, default_model, loading, support
 from page_bench.calibration import Threshold
-from page_bench.config import PageConfig, is_ours, unknown_argument
+from page_bench.config import PageConfig, is_ours
 from page_bench.decode import AnswerRequest
 from page_bench.engine import Engine, Outcome, Prompt
 from page_bench.errors import UsageError
 from page_bench.prefill import base_model
 from page_bench.summary import RunSummary
-from page_bench.trace import Answer, Trace, write_traces
+from page_bench.trace import Answer, Trace, writable_folder, write_traces
 
 log = logging.getLogger(__name__)
 
 GRANULARITY = "shared"
 """One keep set for all layers and KV heads, the paper's default."""
-
-_LOADER_ARGUMENTS = (
-    *inspect.signature(PreTrainedModel.from_pretrained).parameters,
-    *("attn_implementation", "code_revision", "device_map", "experts_implementation"),
-    *("key_mapping", "max_memory", "offload_buffers", "proxies", "quantization_config", "variant"),
-)
-"""What transformers' `from_pretrained` takes besides attributes of the configuration."""
-_LOADER_PREFIXES = ("load_in_", "bnb_")
 
 
 @register_model("page_hf")
@@ -64,47 +53,54 @@ class PageLM(HFLM):
     def __init__(self, pretrained: Any = None, **kwargs: Any) -> None:
         self.page = PageConfig.from_arguments({k: v for k, v in kwargs.items() if is_ours(k)})
         passed_on = {k: v for k, v in kwargs.items() if not is_ours(k)}
-        _refuse_unsupported(passed_on)
-        self._unchecked = _not_known(passed_on)
-        self._asked_length = passed_on.get("max_length")
         name = default_model.default_pretrained() if pretrained is None else pretrained
-        self.model_name = name if isinstance(name, str) else str(name.name_or_path)
-        path = default_model.resolve(name) if isinstance(name, str) else name
+        by_name = isinstance(name, str)
+        loading.refuse_unsupported(passed_on, by_name)
+        self._for_configuration = loading.configuration_arguments(passed_on)
+        if not by_name:
+            loading.refuse_unknown(self._for_configuration, None)
+        self._asked_length = passed_on.get("max_length")
+        self._trace_folder = None if self.page.trace is None else writable_folder(self.page.trace)
+        self.model_name = loading.full_name(
+            name if by_name else str(getattr(name, "name_or_path", type(name).__name__)), passed_on
+        )
         try:
+            path = default_model.resolve(name) if by_name else name
             super().__init__(pretrained=path, **passed_on)
         except OSError as error:
             if name == default_model.HUB_ID:
                 raise default_model.explain_missing(error) from error
-            raise
-        inner = base_model(self.model)
-        support.check_model(inner)
-        support.check_gate(inner.config, self.page.gate)
-        support.check_length(inner.config, self._asked_length)
-        self.attn_implementation = str(inner.config._attn_implementation).removeprefix("page_")
-        _check_implementation(self.attn_implementation)
-        attention.register()
-        inner.set_attn_implementation(attention.observable_name(self.attn_implementation))
+            reason = str(error).strip().partition("\n")[0]
+            raise UsageError(f"{self.model_name} could not be loaded: {reason}") from error
+        support.check_model(self.model)
+        self._inner = base_model(self.model)
+        self._check_shape(self._inner.config)
+        self.attn_implementation = str(self._inner.config._attn_implementation)
+        loading.check_implementation(self.attn_implementation)
         if self.batch_size != 1:
             log.warning("batch_size=%s: page_hf decodes one prompt at a time", self.batch_size)
         self._summary = RunSummary()
         self._trace_file: Path | None = None
+        self._untraced: str | None = None
         self._answers: list[Answer] = []
 
     def _get_config(self, pretrained: str, **kwargs: Any) -> None:
         """Load the configuration, and refuse what cannot be run while no weight is loaded."""
         super()._get_config(pretrained, **kwargs)
-        text = self._config.get_text_config()
-        for name in self._unchecked:
-            if not hasattr(self._config, name) and not hasattr(text, name):
-                raise unknown_argument(name, [*_hf_arguments(), *_LOADER_ARGUMENTS])
+        loading.refuse_unknown(self._for_configuration, self._config)
         support.check_config(self._config)
-        support.check_gate(self._config, self.page.gate)
         # What is set on top of the configuration shows only once the model is loaded.
-        if not self._unchecked:
-            support.check_length(self._config, self._asked_length)
+        if not self._for_configuration:
+            self._check_shape(self._config)
+
+    def _check_shape(self, config: Any) -> None:
+        support.check_gate(config, self.page.gate)
+        support.check_length(config, self._asked_length)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answer lm-eval's requests; each answer carries its trace."""
+        if not requests:
+            return []
         seen: Counter[int] = Counter()
         prompts = []
         for request in requests:
@@ -113,11 +109,11 @@ class PageLM(HFLM):
         engine = Engine(self.model, self.tokenizer, self.page, torch.initial_seed())
         description = f"page_hf: {self.page.evictor}, gate {self.page.gate}"
         hidden = disable_tqdm or self.rank != 0
+        mixed = self.mixed_precision_dtype
         with (
             tqdm(total=len(prompts), desc=description, disable=hidden, unit="prompt") as bar,
-            torch.autocast(
-                self.device.type, self.mixed_precision_dtype, self.mixed_precision_dtype is not None
-            ),
+            torch.autocast(self.device.type, mixed, mixed is not None),
+            attention.observing(self._inner),
         ):
             outcomes, threshold = engine.run(prompts, bar.update)
         self._summary = RunSummary.of(self.page, prompts, outcomes, threshold)
@@ -127,9 +123,9 @@ class PageLM(HFLM):
             self._answer(prompt, outcome, threshold)
             for prompt, outcome in zip(prompts, outcomes, strict=True)
         ]
-        if self.page.trace is not None:
+        if self._trace_folder is not None:
             stamp = datetime.now().isoformat().replace(":", "-")
-            self._trace_file = Path(self.page.trace) / f"trace_{stamp}.jsonl"
+            self._trace_file = self._trace_folder / f"trace_{stamp}.jsonl"
             self._write_traces()
         return list(self._answers)
 
@@ -164,27 +160,39 @@ class PageLM(HFLM):
             "evictor_args": asdict(self.page.make_evictor()),
             "recent": self.page.n_recent,
             **self._summary.to_config(),
-            "trace_file": None if self._trace_file is None else str(self._trace_file),
+            "trace_file": str(self._trace_file)
+            if self._trace_file and not self._untraced
+            else None,
         }
+        if self._untraced:
+            info["page"]["warnings"].append(self._untraced)
         return info
 
     @property
     def _dtype_name(self) -> str:
-        return str(base_model(self.model).dtype).removeprefix("torch.")
+        name = str(self._inner.dtype).removeprefix("torch.")
+        mixed = self.mixed_precision_dtype
+        return name if mixed is None else f"{name}, autocast {str(mixed).removeprefix('torch.')}"
 
     def _prompt(self, request: Instance, repeat: int) -> Prompt:
         """A request with its token ids, equal to those of lm-eval's `hf` model."""
         text, arguments = request.args
-        rest: dict[str, Any] = dict(normalize_gen_kwargs(arguments, self.max_gen_toks))
-        eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
-        stop = handle_stop_sequences(rest.pop("until", None), eos=eos)
+        where = f"{request.task_name} document {request.doc_id}"
+        try:
+            rest: dict[str, Any] = dict(normalize_gen_kwargs(arguments, self.max_gen_toks))
+            eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
+            stop = handle_stop_sequences(rest.pop("until", None), eos=eos)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"generation arguments of {where} do not fit: {error}") from error
         max_new_tokens = rest.pop("max_gen_toks")
         if not rest.get("do_sample"):
             # Greedy decoding reads no temperature, and transformers warns of one that is set.
             rest.pop("temperature", None)
         if "max_length" in rest or max_new_tokens < 1:
-            raise UsageError("give max_gen_toks, from 1 on, as the length of answers.")
-        where = f"{request.task_name} document {request.doc_id}"
+            raise UsageError(
+                f"the answer to {where} needs a length: give max_gen_toks as a whole number from 1 "
+                f"on (not {rest.get('max_length', max_new_tokens)}, and no max_length)."
+            )
         ids = self.tok_batch_encode([text])[0][0].tolist() if text else []
         if not ids:
             raise UsageError(f"the prompt of {where} is empty; leave the document out.")
@@ -248,9 +256,16 @@ class PageLM(HFLM):
         return postprocess_generated_text(text, list(stop), end if isinstance(end, str) else None)
 
     def _write_traces(self) -> None:
+        """Write the trace as far as it is known; a full disk must not cost the answers."""
         assert self._trace_file is not None
-        write_traces(self._trace_file, (a.trace for a in self._answers if a.trace is not None))
-        log.info("trace: %s", self._trace_file)
+        try:
+            write_traces(self._trace_file, (a.trace for a in self._answers if a.trace is not None))
+        except OSError as error:
+            self._untraced = f"the trace could not be written to {self._trace_file}: {error}"
+            log.error(self._untraced)
+        else:
+            self._untraced = None
+            log.info("trace: %s", self._trace_file)
 
 
 def _fit(ids: list[int], limit: int, truncation: str | None) -> list[int] | None:
@@ -261,41 +276,3 @@ def _fit(ids: list[int], limit: int, truncation: str | None) -> list[int] | None
         return None
     head = 0 if truncation == "left" else limit // 2
     return ids[:head] + ids[len(ids) - (limit - head) :]
-
-
-def _hf_arguments() -> list[str]:
-    return [name for name in inspect.signature(HFLM.__init__).parameters if name != "kwargs"]
-
-
-def _not_known(arguments: Mapping[str, Any]) -> list[str]:
-    """Arguments that only the model's configuration can still make sense of."""
-    known = {*_hf_arguments(), *_LOADER_ARGUMENTS}
-    return [
-        name for name in arguments if name not in known and not name.startswith(_LOADER_PREFIXES)
-    ]
-
-
-def _refuse_unsupported(arguments: Mapping[str, Any]) -> None:
-    if arguments.get("tp_plan") is not None:
-        raise UsageError(
-            "tp_plan splits the heads that the gate compares; leave it out, or use "
-            "parallelize=True for a model larger than one device."
-        )
-    if arguments.get("backend") == "seq2seq":
-        raise UsageError("backend=seq2seq has no decoder-only KV cache; leave it out.")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError(
-            "page_hf runs in one process so far, since each process would measure a threshold of "
-            "its own; start it without accelerate or torchrun (parallelize=True spreads a large "
-            "model over several devices)."
-        )
-    if arguments.get("attn_implementation") is not None:
-        _check_implementation(str(arguments["attn_implementation"]))
-
-
-def _check_implementation(name: str) -> None:
-    if name not in attention.IMPLEMENTATIONS:
-        raise UsageError(
-            f"attn_implementation={name} cannot be observed; allowed are "
-            f"{', '.join(attention.IMPLEMENTATIONS)}."
-        )

@@ -56,6 +56,8 @@ class RunSummary:
                 f"τ was measured on {threshold.pilot_n} prompts; below {SMALL_PILOT} it may lie "
                 f"anywhere."
             )
+        if threshold is not None and threshold.sigma == 0:
+            warnings.append("all D of the pilot are equal: the gate cannot tell its prompts apart.")
         if config.gate == "page":
             warnings += _length_warning(prompts)
         return cls(

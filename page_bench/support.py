@@ -66,6 +66,12 @@ def check_model(model: PreTrainedModel) -> None:
     Raises:
         UsageError: as `check_config`.
     """
+    for adapter in getattr(model, "peft_config", {}).values():
+        if adapter.is_prompt_learning:
+            raise UsageError(
+                f"adapter type {adapter.peft_type.value} puts entries of its own into the KV "
+                f"cache, which page_hf cannot do; use one that changes weights, such as LoRA."
+            )
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     _check(inner.config, type(inner))
 

@@ -6,10 +6,13 @@ import dataclasses
 import json
 import math
 import os
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from page_bench.errors import UsageError
 
 SCHEMA_VERSION = 1
 
@@ -86,7 +89,9 @@ class Trace:
 
     def to_json(self) -> str:
         """One line of JSON; what is not a number becomes null."""
-        return json.dumps(_without_nan(dataclasses.asdict(self)), ensure_ascii=False)
+        text = json.dumps(_without_nan(dataclasses.asdict(self)), ensure_ascii=False)
+        # Legal in JSON, but many readers take these for the end of a line.
+        return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "\x85\u2028\u2029"})
 
 
 class Answer(str):
@@ -99,13 +104,32 @@ class Answer(str):
 
     trace: Trace | None
 
-    def __new__(cls, text: object, trace: Trace | None = None) -> Answer:
+    def __new__(cls, text: object = "", trace: Trace | None = None) -> Answer:
         answer = super().__new__(cls, text)
         answer.trace = trace
         return answer
 
     def __getnewargs__(self) -> tuple[str, Trace | None]:  # type: ignore[override]
         return str(self), self.trace
+
+
+def writable_folder(name: str) -> Path:
+    """The folder of this name, made if need be and tried out.
+
+    Raises:
+        UsageError: nothing can be written there.
+    """
+    folder = Path(name).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"the trace cannot be written to {folder} ({error.strerror or error}); give trace or "
+            f"--output_path a folder that is writable."
+        ) from error
+    return folder
 
 
 def write_traces(path: Path, traces: Iterable[Trace]) -> None:

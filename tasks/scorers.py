@@ -48,7 +48,6 @@ def report(answer: str, score: float, correct: float) -> dict[str, float]:
         cost = {"kept_kv": 1.0, "gate_open": 0.0, "head_drop": math.nan}
     else:
         trace = answer.trace
-        assert isinstance(answer, Answer)
         answer.trace = dataclasses.replace(trace, score=score, correct=correct)
         cost = {
             "kept_kv": float(trace.kept_kv),

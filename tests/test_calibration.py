@@ -58,3 +58,10 @@ def test_the_gate_opens_from_tau_on() -> None:
 def test_z_is_none_where_all_drops_are_equal() -> None:
     assert zscore_threshold([0.5, 0.5], -0.69).z(0.5) is None
     assert zscore_threshold([0.0, 1.0], -0.69).z(1.0) == pytest.approx(1.0)
+
+
+@given(st.floats(-1, 1), st.integers(2, 60))
+def test_equal_drops_give_their_value_and_open_every_gate(drop: float, n: int) -> None:
+    threshold = zscore_threshold([drop] * n, -0.69)
+    assert (threshold.tau, threshold.sigma) == (drop, 0)
+    assert opens("page", drop, threshold)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from lm_eval.utils import simple_parse_args_string
 
 from page_bench.config import PageConfig, is_ours, unknown_argument
 from page_bench.errors import UsageError
@@ -56,12 +60,12 @@ def test_no_pilot_is_needed_where_nothing_is_gated() -> None:
         ({"evictor": "snapvk"}, r"did you mean snapkv\?"),
         ({"evictor": 3.0}, "evictor=3.0 does not exist"),
         ({"evictor.kernal": 7}, "evictor.kernal is not an option of snapkv"),
-        ({"evictor": "streamingllm", "evictor.fill": 1}, "is not of type bool"),
-        ({"evictor": "random", "evictor.seed": 0.5}, "is not of type int"),
+        ({"evictor": "streamingllm", "evictor.fill": 1}, "is not a value of type bool"),
+        ({"evictor": "random", "evictor.seed": 0.5}, "is not a value of type int"),
         ({"gate": "pgae"}, r"gate=pgae does not exist \(did you mean page\?\)"),
         ({"tau": "zscroe"}, r"did you mean zscore\?.*or a number"),
         ({"tau": float("nan")}, "tau=nan is not allowed"),
-        ({"tau": True}, "tau=True is not allowed"),
+        ({"tau": True}, "tau=True does not exist"),
         ({"budget": 0}, r"budget=0 is not allowed; give a number in \(0, 1\]"),
         ({"budget": 1.5}, "budget=1.5 is not allowed"),
         ({"budget": "half"}, "budget=half is not allowed"),
@@ -76,6 +80,13 @@ def test_no_pilot_is_needed_where_nothing_is_gated() -> None:
         ({"truncation": "right"}, "truncation=right does not exist"),
         ({"truncation": True}, "truncation=True does not exist"),
         ({"trace": 7}, "trace=7 is not a folder name"),
+        ({"trace": ""}, "trace='' is not a folder name"),
+        ({"tau": None}, "tau=None does not exist; allowed are zscore, fixed or a number"),
+        ({"evictor": "SNAPKV"}, r"did you mean snapkv\?"),
+        ({"evictor": "../snapkv"}, "does not exist"),
+        ({"evictor": "base"}, "evictor=base does not exist"),
+        ({"evictor": "pyramidkv", "evictor.top": math.nan}, "is not a value of type float"),
+        ({"doc_ids": 5}, "use --samples"),
     ],
 )
 def test_mistakes_are_named(arguments: dict[str, Any], sentence: str) -> None:
@@ -106,3 +117,26 @@ def test_an_evictor_is_named_like_its_module_and_has_defaults(name: str) -> None
 def test_whole_floats_become_integers_for_integer_options() -> None:
     evictor = PageConfig.from_arguments({"evictor": "random", "evictor.seed": 3.0}).make_evictor()
     assert evictor == evictor_class("random")(seed=3)  # type: ignore[call-arg]
+
+
+def test_numpy_scalars_and_paths_are_taken_as_what_they_are() -> None:
+    arguments = {"budget": np.float64(0.5), "window": np.int64(8), "trace": Path("some/where")}
+    assert PageConfig.from_arguments(arguments) == PageConfig(
+        budget=0.5, window=8, trace=str(Path("some/where"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("evictor=none", PageConfig(evictor="none")),
+        ("recent=none,truncation=false,budget=1", PageConfig(budget=1.0)),
+        ("tau=-1,window=16", PageConfig(tau=-1, window=16)),
+        (
+            "evictor=streamingllm,evictor.fill=false",
+            PageConfig(evictor="streamingllm", evictor_args={"fill": False}),
+        ),
+    ],
+)
+def test_strings_mean_what_they_say_after_lm_evals_parser(text: str, expected: PageConfig) -> None:
+    assert PageConfig.from_arguments(simple_parse_args_string(text)) == expected

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import gc
+import math
+from typing import Any, ClassVar
 
 import pytest
 import reference
@@ -12,6 +14,7 @@ from tiny_models import FAMILIES, random_prompt, tiny_model, tiny_tokenizer
 from transformers import PreTrainedModel
 
 from page_bench import attention
+from page_bench.budget import BudgetPlan
 from page_bench.calibration import zscore_threshold
 from page_bench.config import PageConfig
 from page_bench.decode import AnswerRequest, decode, decoding_rules
@@ -19,6 +22,7 @@ from page_bench.engine import Engine, Outcome, Prompt
 from page_bench.errors import UsageError
 from page_bench.eviction import evict, positions_to_keep
 from page_bench.evictors import evictor_names
+from page_bench.evictors.base import Evictor, LayerView
 from page_bench.prefill import forward, prefill
 
 attention.register()
@@ -165,13 +169,14 @@ def test_prompts_decided_before_tau_was_known_are_decided_anew() -> None:
     prompts = [prompt(seed) for seed in range(12)]
     arm = engine("llama")
     guesses: list[tuple[float, bool]] = []
-    finish = arm._finish
+    answer = arm._answer
 
-    def watched(measured: Any, gate_open: bool) -> Outcome:
-        guesses.append((measured.drop, gate_open))
-        return finish(measured, gate_open)
+    def watched(*args: Any) -> Outcome:
+        outcome = answer(*args)
+        guesses.append((outcome.drop, outcome.gate_open))
+        return outcome
 
-    arm._finish = watched  # type: ignore[method-assign]
+    arm._answer = watched  # type: ignore[method-assign, assignment]
     outcomes, threshold = arm.run(prompts)
     assert threshold is not None
     wrong = [drop for drop, gate_open in guesses[:12] if gate_open != (drop >= threshold.tau)]
@@ -229,6 +234,64 @@ def test_the_last_prompt_token_stands_in_the_cache_once() -> None:
     )
 
 
+def test_while_decoding_neither_the_full_cache_nor_the_observation_is_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    length = 227  # no other test's
+    alive: list[int] = []
+    stock = decode
+
+    def counted(*args: Any, **kwargs: Any) -> list[int]:
+        long = [
+            t for t in gc.get_objects() if issubclass(type(t), torch.Tensor) and length in t.shape
+        ]
+        alive.append(sum(t.numel() for t in long if t.is_floating_point()))
+        return stock(*args, **kwargs)
+
+    monkeypatch.setattr("page_bench.engine.decode", counted)
+    engine("llama", gate="open", evictor="h2o").run([prompt(0, length)])
+    engine("llama", gate="closed").run([prompt(0, length)])
+    assert alive[0] == 0
+    assert alive[1] > 0  # the closed gate goes on with all entries
+
+
+class Odd(Evictor):
+    """An evictor from elsewhere that does not keep its promises."""
+
+    name: ClassVar[str] = "odd"
+
+    def __init__(self, scores: torch.Tensor, counts: torch.Tensor | None = None) -> None:
+        object.__setattr__(self, "scores", scores)
+        object.__setattr__(self, "counts", counts)
+
+    def score(self, layer: LayerView, n_keep: int | None = None) -> torch.Tensor:
+        return self.scores  # type: ignore[attr-defined]
+
+    def allocate(self, scores: list[torch.Tensor], plan: BudgetPlan) -> torch.Tensor:
+        counts: torch.Tensor | None = self.counts  # type: ignore[attr-defined]
+        return super().allocate(scores, plan) if counts is None else counts
+
+
+@pytest.mark.parametrize(
+    ("evictor", "sentence"),
+    [
+        (Odd(torch.rand(2, LENGTH - 1)), r"must give floating point of shape .* = \(2, 220\)"),
+        (Odd(torch.rand(LENGTH)), "must give floating point"),
+        (Odd(torch.zeros(2, LENGTH, dtype=torch.int64)), "scored with torch.int64"),
+        (Odd(torch.full((2, LENGTH), math.inf)), "infinite or not a number"),
+        (Odd(torch.rand(2, LENGTH), torch.full((4,), 60)), r"it must give \(layers, KV heads\)"),
+        (Odd(torch.rand(2, LENGTH), torch.full((4, 2), 19)), "keeps 19 positions"),
+        (Odd(torch.rand(2, LENGTH), torch.full((4, 2), 221)), "keeps 221 positions"),
+        (Odd(torch.rand(2, LENGTH), torch.arange(60, 68).view(4, 2)), "different numbers"),
+    ],
+)
+def test_an_evictor_that_breaks_its_contract_is_named(evictor: Evictor, sentence: str) -> None:
+    filled = prefill(observed("llama"), random_prompt(LENGTH), window=16, room=1)
+    with pytest.raises(UsageError, match=sentence) as raised:
+        positions_to_keep(evictor, filled, PageConfig(**SMALL), prompt_seed=0)  # type: ignore[arg-type]
+    assert "evictor odd" in str(raised.value)
+
+
 def test_sampling_depends_on_prompt_repeat_and_seed_alone() -> None:
     sampled = [prompt(seed, do_sample=True, temperature=1.5) for seed in range(4)]
     again = [dataclasses.replace(sampled[0], repeat=1)]
@@ -245,5 +308,17 @@ def test_sampling_depends_on_prompt_repeat_and_seed_alone() -> None:
     "arguments", [{"num_beams": 2}, {"do_sample": True, "num_return_sequences": 2}]
 )
 def test_other_ways_of_decoding_are_refused(arguments: dict[str, Any]) -> None:
+    arm = engine("llama", gate="closed")
+    arm._answer = None  # type: ignore[method-assign, assignment]
     with pytest.raises(UsageError, match="decodes one sequence token by token"):
-        engine("llama", gate="closed").run([prompt(0, **arguments)])
+        arm.run([prompt(1), prompt(0, **arguments)])
+
+
+@pytest.mark.parametrize("arguments", [{"foo": 1}, {"do_sample": True, "temperature": -1.0}])
+def test_arguments_that_transformers_refuses_end_the_run_before_the_first_prompt(
+    arguments: dict[str, Any],
+) -> None:
+    arm = engine("llama", gate="closed")
+    arm._answer = None  # type: ignore[method-assign, assignment]
+    with pytest.raises(UsageError, match="transformers does not take"):
+        arm.run([prompt(1), prompt(0, **arguments)])

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from peft import LoraConfig, PrefixTuningConfig, get_peft_model
 from tiny_models import FAMILIES
+from transformers import AutoModelForCausalLM
 
+from page_bench import attention
 from page_bench.errors import UsageError
 from page_bench.lm import PageLM
 from page_bench.trace import Answer, Trace
@@ -218,6 +222,10 @@ def test_likelihoods_and_answer_caches_are_refused(tiny_folder: TinyFolder) -> N
         ({"attn_implementation": "flash_attention_2"}, "allowed are sdpa, eager"),
         ({"evictor": "snap"}, "evictor=snap does not exist"),
         ({"max_length": 9000}, "max_length=9000 exceeds the 8192 positions"),
+        ({"max_length": "100"}, "max_length=100 is not allowed; give a whole number"),
+        ({"max_length": 0}, "max_length=0 is not allowed"),
+        ({"dtype": "flaot32"}, "dtype=flaot32 does not exist"),
+        ({"trace": "/proc/none"}, "the trace cannot be written"),
     ],
 )
 def test_bad_arguments_end_before_weights_are_loaded(
@@ -232,6 +240,104 @@ def test_bad_arguments_end_before_weights_are_loaded(
     monkeypatch.setattr(PageLM, "_create_model", no_weights)
     with pytest.raises(UsageError, match=sentence):
         PageLM(str(tiny_folder("llama")), device="cpu", **arguments)
+
+
+def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="could not be loaded: "):
+        PageLM(str(tmp_path / "nothing"), device="cpu")
+
+
+def test_generation_arguments_that_mean_nothing_are_named(tiny_folder: TinyFolder) -> None:
+    lm = page_lm(tiny_folder("llama"))
+    for bad in ({"max_gen_toks": "abc"}, {"max_gen_toks": 0}, {"max_length": 50}):
+        with pytest.raises(UsageError, match="task document 0"):
+            lm.generate_until(requests(QUESTIONS[:1], **bad))
+
+
+def test_no_requests_are_no_answers(tiny_folder: TinyFolder) -> None:
+    assert page_lm(tiny_folder("llama"), tau=0.0).generate_until([]) == []
+
+
+def test_a_model_object_is_run_as_it_is_and_left_as_it_was(
+    tiny_folder: TinyFolder, hf: Callable[[str], HFLM]
+) -> None:
+    model, tokenizer = hf("llama").model, hf("llama").tokenizer
+    lm = PageLM(model, tokenizer=tokenizer, window=8, gate="closed")
+    expected = hf("llama").generate_until(requests(QUESTIONS), disable_tqdm=True)
+    assert lm.generate_until(requests(QUESTIONS), disable_tqdm=True) == expected
+    assert model.config._attn_implementation == "sdpa"
+    with pytest.raises(UsageError, match="did you mean budget"):
+        PageLM(model, tokenizer=tokenizer, bugdet=0.5)
+    for name in ("dtype", "attn_implementation"):
+        with pytest.raises(UsageError, match="loaded already"):
+            PageLM(model, tokenizer=tokenizer, **{name: "eager"})
+
+
+def test_an_adapter_answers_as_in_hf_and_is_named(tiny_folder: TinyFolder, tmp_path: Path) -> None:
+    folder = tiny_folder("llama")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        get_peft_model(model, lora).save_pretrained(tmp_path)
+    arguments = {"peft": str(tmp_path), "device": "cpu", "dtype": "float32"}
+    expected = HFLM(str(folder), **arguments).generate_until(requests(QUESTIONS), disable_tqdm=True)
+    lm = PageLM(str(folder), gate="closed", **arguments)
+    answers = lm.generate_until(requests(QUESTIONS), disable_tqdm=True)
+    assert answers == expected
+    assert trace_of(answers[0]).model == f"{folder} peft={tmp_path}"
+
+
+def test_an_adapter_that_adds_cache_entries_is_refused(
+    tiny_folder: TinyFolder, tmp_path: Path
+) -> None:
+    folder = tiny_folder("llama")
+    prefix = PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    get_peft_model(model, prefix).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="PREFIX_TUNING puts entries of its own"):
+        PageLM(str(folder), device="cpu", peft=str(tmp_path))
+
+
+def test_mixed_precision_is_for_the_model_and_not_for_the_signal(
+    tiny_folder: TinyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.dtype] = []
+    stock = attention.attention_sums
+
+    def watched(query: torch.Tensor, *args: Any) -> torch.Tensor:
+        sums = stock(query, *args)
+        with torch.autocast("cpu", enabled=False):
+            torch.testing.assert_close(sums, stock(query, *args), rtol=0, atol=0)
+        seen.append(query.dtype)
+        return sums
+
+    monkeypatch.setattr(attention, "attention_sums", watched)
+    lm = page_lm(tiny_folder("llama"), mixed_precision_dtype="bfloat16", gate="open")
+    (answer,) = lm.generate_until(requests(QUESTIONS[:1]), disable_tqdm=True)
+    assert seen
+    assert trace_of(answer).dtype == "float32, autocast bfloat16"
+
+
+def test_equal_drops_are_a_warning(tiny_folder: TinyFolder) -> None:
+    lm = page_lm(tiny_folder("llama"), top_k=4000)  # all keys: every D is 0
+    lm.generate_until(requests(QUESTIONS), disable_tqdm=True)
+    assert any("all D of the pilot are equal" in w for w in lm.get_model_info()["page"]["warnings"])
+
+
+def test_a_full_disk_does_not_cost_the_answers(
+    tiny_folder: TinyFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("page_bench.lm.write_traces", full)
+    lm = page_lm(tiny_folder("llama"), gate="open", trace=str(tmp_path))
+    answers = lm.generate_until(requests(QUESTIONS), disable_tqdm=True)
+    assert len(answers) == 3
+    info = lm.get_model_info()["page"]
+    assert info["trace_file"] is None
+    assert any("No space left" in warning for warning in info["warnings"])
 
 
 def test_several_processes_are_refused(

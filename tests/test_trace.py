@@ -9,7 +9,10 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from page_bench.trace import SCHEMA_VERSION, Answer, Trace, write_traces
+import pytest
+
+from page_bench.errors import UsageError
+from page_bench.trace import SCHEMA_VERSION, Answer, Trace, writable_folder, write_traces
 
 
 def some_trace(**changes: Any) -> Trace:
@@ -53,6 +56,20 @@ def test_traces_are_lines_of_strict_json(tmp_path: Path) -> None:
     assert rows[1]["agreement"] == [None]
     assert {row["schema_version"] for row in rows} == {SCHEMA_VERSION}
     assert [p.name for p in path.parent.iterdir()] == ["trace.jsonl"]
+
+
+def test_no_character_of_an_answer_ends_the_line(tmp_path: Path) -> None:
+    answer = "one\u2028two\x85three"
+    write_traces(tmp_path / "trace.jsonl", [some_trace(answer=answer)])
+    (line,) = (tmp_path / "trace.jsonl").read_text().splitlines()
+    assert json.loads(line)["answer"] == answer
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/none"])
+def test_a_folder_that_cannot_be_written_is_an_error_at_once(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="the trace cannot be written to"):
+        writable_folder(str(tmp_path / place))
 
 
 def _refuse(constant: str) -> None:
