@@ -9,11 +9,13 @@ Times alternate within one process; peak memory is taken in a fresh process each
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -93,35 +95,57 @@ def compare_signal(rounds: int) -> None:
         )
 
 
-def compare_memory(tokens: int) -> None:
-    """Peak resident memory above the loaded model, each way in a process of its own."""
-    peaks = {}
-    for way in ("bare", "observed"):
-        command = [sys.executable, __file__, "--peak", way, "--tokens", str(tokens)]
-        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        peaks[way] = json.loads(output.splitlines()[-1])["bytes"]
-        print(f"peak memory above the loaded model, {way:9} {peaks[way] / 2**20:8.1f} MiB")
-    print(f"  observed / bare  {peaks['observed'] / peaks['bare']:.3f}")
+def compare_memory(tokens: int, rounds: int) -> None:
+    """Peak resident memory above the loaded model, each way in fresh processes, alternating."""
+    peaks: dict[str, list[int]] = {"bare": [], "observed": []}
+    # Freed blocks go back to the system at once, so that resident memory is live memory.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}
+    for _ in range(rounds):
+        for way, values in peaks.items():
+            command = [sys.executable, __file__, "--peak", way, "--tokens", str(tokens)]
+            done = subprocess.run(
+                command, check=True, stdout=subprocess.PIPE, text=True, env=environment
+            )
+            values.append(json.loads(done.stdout.splitlines()[-1])["bytes"])
+    median = {way: statistics.median(values) for way, values in peaks.items()}
+    print(f"peak memory above the loaded model, median of {rounds} fresh processes each")
+    for way, values in peaks.items():
+        low, high = min(values) / 2**20, max(values) / 2**20
+        print(f"  {way:9} {median[way] / 2**20:8.1f} MiB (min {low:.1f}, max {high:.1f})")
+    print(f"  observed / bare  {median['observed'] / median['bare']:.3f}")
 
 
 def print_peak(way: str, tokens: int) -> None:
-    """Run one way once and print by how much it raised this process's peak memory."""
+    """Run one way once and print by how much it raised this process's resident memory.
+
+    Anonymous memory alone is read: the weights are mapped from disk, and whether their pages
+    are resident is the kernel's affair.
+    """
     model = load()
     ids = prompt(model, tokens)
-    # Weights are mapped from disk: touch them all, so that they count as the loaded model.
-    for parameter in model.parameters():
-        parameter.sum()
-    with open("/proc/self/clear_refs", "w") as reset:
-        reset.write("5")
-    before = status("VmRSS")
+    gc.collect()
+    before = peak = anonymous_bytes()
+    running = threading.Event()
+    running.set()
+
+    def watch() -> None:
+        nonlocal peak
+        while running.is_set():
+            peak = max(peak, anonymous_bytes())
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     {"bare": bare, "observed": observed}[way](model, ids)
-    print(json.dumps({"bytes": status("VmHWM") - before}))
+    running.clear()
+    watcher.join()
+    print(json.dumps({"bytes": peak - before}))
 
 
-def status(name: str) -> int:
-    """A field of /proc/self/status, in bytes: VmRSS now, VmHWM at its highest since the reset."""
+def anonymous_bytes() -> int:
+    """Resident anonymous memory of this process."""
     with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(name))
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
 
 
 def prompt(model: Any, tokens: int) -> torch.Tensor:
@@ -144,7 +168,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {os.cpu_count()} cores")
     compare_times(arguments.tokens, arguments.rounds)
     compare_signal(arguments.rounds)
-    compare_memory(arguments.tokens)
+    compare_memory(arguments.tokens, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import cycle, islice
+from itertools import islice
 from typing import Any
 
 from datasets import Dataset
@@ -170,7 +170,7 @@ def _home(rng: random.Random) -> Fact:
 
 def _filler(rng: random.Random) -> Iterator[str]:
     """Sentences without end; none comes twice before all have come."""
-    for _ in cycle((None,)):
+    while True:
         yield from rng.sample(_FILLER, len(_FILLER))
 
 

@@ -15,7 +15,7 @@ from peft import LoraConfig, PrefixTuningConfig, get_peft_model
 from tiny_models import FAMILIES
 from transformers import AutoModelForCausalLM
 
-from page_bench import attention
+from page_bench import attention, default_model
 from page_bench.errors import UsageError
 from page_bench.lm import PageLM
 from page_bench.trace import Answer, Trace
@@ -245,6 +245,16 @@ def test_bad_arguments_end_before_weights_are_loaded(
 def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="could not be loaded: "):
         PageLM(str(tmp_path / "nothing"), device="cpu")
+
+
+def test_a_missing_default_model_comes_with_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(default_model, "_gguf_file", lambda: None)
+    monkeypatch.setattr(default_model, "HUB_ID", "nobody/has-this-model")  # no cached copy either
+    for pretrained in (None, default_model.LOCAL_NAME):
+        with pytest.raises(UsageError, match=f"`{default_model.INSTALL_COMMAND}`"):
+            PageLM(pretrained, device="cpu")
 
 
 def test_generation_arguments_that_mean_nothing_are_named(tiny_folder: TinyFolder) -> None:

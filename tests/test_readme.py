@@ -1,0 +1,49 @@
+"""What the README shows is true: its evictor runs, its defaults are the defaults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import random_prompt, tiny_model
+
+from page_bench import attention, evictors
+from page_bench.config import PageConfig
+from page_bench.eviction import positions_to_keep
+from page_bench.prefill import prefill
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_evictor_shown_is_one_file_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "knorm.py").write_text(code)
+    monkeypatch.setattr(evictors, "__path__", [*evictors.__path__, str(tmp_path)])
+    assert "knorm" in evictors.evictor_names()
+    config = PageConfig.from_arguments({"evictor": "knorm", "evictor.power": 2, "window": 8})
+    model = tiny_model("llama")
+    with attention.observing(model):
+        filled = prefill(model, random_prompt(200), window=8, room=1)
+    keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed=0)
+    norms = torch.stack([layer.keys[0].norm(dim=-1).square() for layer in filled.cache.layers])
+    middle = norms.mean((0, 1))[4:192].sort().indices[: 25 - 12] + 4
+    assert isinstance(keep, torch.Tensor)
+    assert keep.tolist() == [*range(4), *sorted(middle.tolist()), *range(192, 200)]
+
+
+def test_the_defaults_shown_are_the_defaults() -> None:
+    rows = re.findall(r"^\| (`.+?) \| (.+?) \|", README, re.MULTILINE)
+    shown = {}
+    for names, values in rows:
+        for name, value in zip(re.findall(r"`(\w+)`", names), values.split(", "), strict=False):
+            shown[name] = value.strip("`").replace("−", "-")
+    config = PageConfig()
+    for name in ("evictor", "budget", "gate", "tau", "theta_z", "pilot_size", "n_sink"):
+        assert shown[name] == str(getattr(config, name)), name
+    for name in ("window", "top_k"):
+        assert shown[name] == str(getattr(config, name)), name
+    assert all(name in README for name in evictors.evictor_names())
