@@ -19,6 +19,7 @@ TAU_VARIANTS = ("zscore", "fixed")
 FIXED_TAU = 0.07
 """The paper's threshold for `tau=fixed`, chosen on the Qwen2.5 and Mistral families."""
 TRUNCATIONS = ("left", "middle")
+COMPRESSIONS = ("prompt", "context")
 
 _OPTION_PREFIX = "evictor."
 
@@ -39,6 +40,8 @@ class PageConfig:
         window: observation window w, the last query rows whose attention is read.
         recent: last positions that are always kept; None means the window.
         top_k: size of the key sets that D compares.
+        compress: what is observed and evicted: the whole `prompt`, or its `context` alone, so that
+            the question is read afterwards through the compressed cache.
         truncation: what to do with prompts that are too long; None means an error.
         trace: folder for the trace; None means none is written.
         doc_ids: per task the documents that `--samples` chose, which lm-eval numbers anew; set by
@@ -56,6 +59,7 @@ class PageConfig:
     window: int = 32
     recent: int | None = None
     top_k: int = 32
+    compress: str = "prompt"
     truncation: str | None = None
     trace: str | None = None
     doc_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -76,6 +80,7 @@ class PageConfig:
             # The last prompt token is fed again after eviction, so its position always stays.
             check_integer("recent", self.recent, at_least=1)
         check_integer("top_k", self.top_k, at_least=1)
+        _check_choice("compress", self.compress, COMPRESSIONS)
         if self.truncation is not None:
             _check_choice("truncation", self.truncation, TRUNCATIONS)
         if self.trace is not None and not (isinstance(self.trace, str) and self.trace):

@@ -31,6 +31,8 @@ class Prompt:
         repeat: 0, or which of several answers to the same sample this is.
         text: the prompt's text.
         input_ids: its tokens, after truncation.
+        context_tokens: how many of them are the context, with all before it; None where the whole
+            prompt is compressed.
         truncated_tokens: tokens that truncation removed.
         request: how to answer.
     """
@@ -40,6 +42,7 @@ class Prompt:
     repeat: int
     text: str
     input_ids: tuple[int, ...]
+    context_tokens: int | None
     truncated_tokens: int
     request: AnswerRequest
 
@@ -59,6 +62,7 @@ class Outcome:
     """What came of one prompt under one decision; the fields are those of `trace.Trace`."""
 
     prompt_tokens: int
+    context_tokens: int | None
     agreement: list[float]
     drop: float
     gate_open: bool
@@ -162,11 +166,14 @@ class Engine:
     def _answer(self, prompt: Prompt, decide: Callable[[float], bool]) -> Outcome:
         """Prefill one prompt, let `decide` read its D, evict if it says so, and decode."""
         input_ids = torch.tensor([prompt.input_ids], device=self.model.device)
-        room = prompt.request.max_new_tokens
+        length = input_ids.shape[1]
+        # Only the context is observed and evicted where the question is read afterwards.
+        split = prompt.context_tokens or length
+        room = length - split + prompt.request.max_new_tokens
         start = self._now()
         filled = prefill(
             self.model,
-            input_ids,
+            input_ids[:, :split],
             window=self.config.window,
             room=room,
             wants_mass="attention_mass" in self.evictor.needs,
@@ -179,16 +186,19 @@ class Engine:
         keep: Tensor | str = "gate closed"
         if gate_open:
             keep = positions_to_keep(self.evictor, filled, self.config, prompt.seed)
-        length, cache, logits = filled.prompt_tokens, filled.cache, filled.logits
-        full_entries, full_bytes = entry_count(cache), kv_bytes(cache)
+        cache, logits, unread = filled.cache, filled.logits, split
+        full_entries = entry_count(cache) * length // split
+        full_bytes = kv_bytes(cache) * length // split
         if isinstance(keep, Tensor):
-            cache = evict(filled, keep, room)
+            # With no question to read, the last prompt token is read again.
+            unread = min(split, length - 1)
+            cache = evict(filled, keep, room + split - unread, without_last=unread < split)
         # While decoding, neither the full cache nor what was observed is needed any more.
         del filled
         after_eviction = self._now()
-        if isinstance(keep, Tensor):
-            last = input_ids[:, -1:]
-            logits = forward(self.model, last, cache, torch.full_like(last, length - 1))
+        if unread < length:
+            positions = torch.arange(unread, length, device=input_ids.device)[None]
+            logits = forward(self.model, input_ids[:, unread:], cache, positions)
         kept_entries, kept_bytes = entry_count(cache), kv_bytes(cache)
         answer_ids = decode(
             self.model,
@@ -196,11 +206,12 @@ class Engine:
             logits,
             input_ids,
             decoding_rules(self.model, self.tokenizer, input_ids, prompt.request),
-            room,
+            prompt.request.max_new_tokens,
             seed=(prompt.seed + prompt.repeat + self.sampling_seed) % 2**63,
         )
         return Outcome(
             prompt_tokens=length,
+            context_tokens=prompt.context_tokens,
             agreement=agreement.tolist(),
             drop=drop,
             gate_open=gate_open,

@@ -90,18 +90,19 @@ def _shared_count(evictor: Evictor, scores: list[Tensor], plan: BudgetPlan) -> i
     return count
 
 
-def evict(prompt: Prefill, positions: Tensor, room: int) -> Cache:
-    """The cache without the evicted entries and without the last prompt token's entry.
-
-    The last prompt token is to be fed again through this cache, so that the first answer token
-    already depends on what was kept; its old entry leaves first and never stands there twice.
+def evict(prompt: Prefill, positions: Tensor, room: int, without_last: bool) -> Cache:
+    """The cache without the evicted entries.
 
     Args:
-        prompt: the prompt after its dense pass; its own cache is left as it is.
-        positions: int64 `[n]`, ascending, the last one being T-1.
-        room: answer tokens the cache must have room for.
+        prompt: what went through the dense pass; its own cache is left as it is.
+        positions: int64 `[n]`, ascending, the last one being the last of the dense pass.
+        room: entries the cache must have room for besides the kept ones.
+        without_last: leave the last token's entry out as well. It is then to be fed again through
+            this cache, so that the first answer token already depends on what was kept, and must
+            not stand there twice.
     """
-    return evicted_cache(prompt.cache, [positions[:-1]] * len(prompt.cache.layers), room + 1)
+    kept = positions[:-1] if without_last else positions
+    return evicted_cache(prompt.cache, [kept] * len(prompt.cache.layers), room)
 
 
 def _layer_views(prompt: Prefill, prompt_seed: int) -> list[LayerView]:

@@ -22,6 +22,7 @@ from lm_eval.models.utils import (
 from tqdm import tqdm
 
 from page_bench import attention, default_model, loading, support
+from page_bench.boundary import context_tokens
 from page_bench.calibration import Threshold
 from page_bench.config import PageConfig, is_ours
 from page_bench.decode import AnswerRequest
@@ -196,7 +197,10 @@ class PageLM(HFLM):
         ids = self.tok_batch_encode([text])[0][0].tolist() if text else []
         if not ids:
             raise UsageError(f"the prompt of {where} is empty; leave the document out.")
-        kept = _fit(ids, self.max_length - max_new_tokens, self.page.truncation)
+        boundary = None
+        if self.page.compress == "context":
+            boundary = context_tokens(self.tokenizer, text, ids, request.doc, where)
+        kept = _fit(range(len(ids)), self.max_length - max_new_tokens, self.page.truncation)
         if kept is None:
             raise UsageError(
                 f"the prompt of {where} has {len(ids)} tokens, but {self.max_length} positions "
@@ -209,7 +213,8 @@ class PageLM(HFLM):
             doc_id=request.doc_id if doc_ids is None else doc_ids[request.doc_id],
             repeat=repeat,
             text=text,
-            input_ids=tuple(kept),
+            input_ids=tuple(ids[i] for i in kept),
+            context_tokens=boundary and sum(i < boundary for i in kept),
             truncated_tokens=len(ids) - len(kept),
             request=AnswerRequest(max_new_tokens, tuple(stop), rest),
         )
@@ -234,6 +239,7 @@ class PageLM(HFLM):
             recent=self.page.n_recent,
             window=self.page.window,
             top_k=self.page.top_k,
+            compress=self.page.compress,
             gate=self.page.gate,
             tau_variant=None if threshold is None else threshold.rule,
             tau=None if threshold is None else threshold.tau,
@@ -268,11 +274,11 @@ class PageLM(HFLM):
             log.info("trace: %s", self._trace_file)
 
 
-def _fit(ids: list[int], limit: int, truncation: str | None) -> list[int] | None:
-    """Token ids cut to `limit`; None where they do not fit and may not be cut."""
-    if len(ids) <= limit:
-        return ids
+def _fit(positions: range, limit: int, truncation: str | None) -> list[int] | None:
+    """Positions that are left when cut to `limit`; None where they may not be cut."""
+    if len(positions) <= limit:
+        return list(positions)
     if truncation is None or limit < 1:
         return None
     head = 0 if truncation == "left" else limit // 2
-    return ids[:head] + ids[len(ids) - (limit - head) :]
+    return [*positions[:head], *positions[len(positions) - (limit - head) :]]

@@ -61,7 +61,7 @@ def prefill(
         model: a model whose attention implementation is one of `attention.register`.
         input_ids: int64 `[1, T]`.
         window: observation window w.
-        room: answer tokens the cache must have room for.
+        room: entries the cache must have room for besides the prompt's.
         wants_mass: whether to record attention mass over all query rows.
 
     Raises:

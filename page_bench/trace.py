@@ -31,7 +31,9 @@ class Trace:
         evictor, evictor_args, granularity, budget: the arm's eviction.
         n_sink, recent, window, top_k: protected positions, observation window, size of key sets.
         gate, tau_variant, tau: the arm's gate; tau is None where the gate reads none.
+        compress: `prompt` or `context`, what was observed and evicted.
         prompt_tokens: T, after truncation.
+        context_tokens: tokens of the context; None where the whole prompt was compressed.
         truncated_tokens: prompt tokens that truncation removed.
         agreement: mean head agreement, one value per layer.
         drop: D.
@@ -66,7 +68,9 @@ class Trace:
     gate: str
     tau_variant: str | None
     tau: float | None
+    compress: str
     prompt_tokens: int
+    context_tokens: int | None
     truncated_tokens: int
     agreement: list[float]
     drop: float

@@ -147,3 +147,34 @@ def greedy_with_mask(
             token = logits[-1].argmax().view(1, 1)
             tokens.append(int(token))
     return tokens, torch.stack(logits)
+
+
+def greedy_after_context(
+    model: PreTrainedModel, ids: Tensor, split: int, keep: Sequence[int], n_new: int
+) -> list[int]:
+    """Decode where a context was compressed before the question was read, again by masking.
+
+    Context tokens see all earlier ones. The question's tokens and the answer's see the kept
+    context positions, and each other causally.
+
+    Args:
+        model: the model.
+        ids: int64 `[1, T]`.
+        split: tokens of the context.
+        keep: context positions that stay visible.
+        n_new: answer tokens, whatever they are.
+    """
+    tokens = ids
+    with torch.no_grad():
+        for _ in range(n_new):
+            length = tokens.shape[1]
+            visible = torch.ones(length, length, dtype=torch.bool).tril()
+            evicted = [i for i in range(split) if i not in set(keep)]
+            visible[split:, evicted] = False
+            mask = torch.zeros(1, 1, length, length)
+            mask[0, 0][~visible] = torch.finfo(torch.float32).min
+            position_ids = torch.arange(length)[None]
+            logits = model(tokens, attention_mask=mask, position_ids=position_ids).logits
+            tokens = torch.cat([tokens, logits[:, -1:].argmax(-1)], dim=1)
+    answer: list[int] = tokens[0, ids.shape[1] :].tolist()
+    return answer

@@ -38,10 +38,12 @@ def observed(family: str) -> PreTrainedModel:
     return model
 
 
-def prompt(seed: int, length: int = LENGTH, **arguments: Any) -> Prompt:
+def prompt(
+    seed: int, length: int = LENGTH, context_tokens: int | None = None, **arguments: Any
+) -> Prompt:
     ids = random_prompt(length, seed)[0].tolist()
     request = AnswerRequest(NEW, ("<|im_end|>",), {"do_sample": False, **arguments})
-    return Prompt("task", seed, 0, f"prompt {seed}", tuple(ids), 0, request)
+    return Prompt("task", seed, 0, f"prompt {seed}", tuple(ids), context_tokens, 0, request)
 
 
 def engine(family: str, **arguments: Any) -> Engine:
@@ -85,7 +87,7 @@ def test_removing_entries_equals_masking_them(family: str) -> None:
     filled = prefill(model, ids, window=config.window, room=NEW)
     keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed=0)
     assert isinstance(keep, torch.Tensor)
-    cache = evict(filled, keep, NEW)
+    cache = evict(filled, keep, NEW + 1, without_last=True)
     logits = forward(model, ids[:, -1:], cache, torch.tensor([[LENGTH - 1]]))
     tokens, expected = reference.greedy_with_mask(tiny_model(family), ids, keep.tolist(), NEW)
     torch.testing.assert_close(logits[0], expected[0], atol=1e-4, rtol=1e-4)
@@ -93,6 +95,49 @@ def test_removing_entries_equals_masking_them(family: str) -> None:
     tokenizer = tiny_tokenizer(FAMILIES[family].with_bos)
     rules = decoding_rules(model, tokenizer, ids, request)
     assert decode(model, cache, logits, ids, rules, NEW, seed=0) == tokens
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_question_is_read_through_the_compressed_context(family: str) -> None:
+    context = 190
+    eos: dict[str, Any] = {"eos_token_id": None}
+    model, ids = tiny_model(family), torch.tensor([prompt(0).input_ids])
+    full = prompt(0, context_tokens=context, **eos)
+    arm = engine(family, gate="open")
+    (plain,), _ = arm.run([full])
+    expected_keep = reference.keep_positions(
+        "snapkv",
+        reference.eager_attentions(model, ids[:, :context]),
+        0.25,
+        recent=16,
+        window=16,
+    )
+    expected = reference.greedy_after_context(model, ids, context, expected_keep, NEW)
+    assert plain.answer_ids == expected
+    # Of the context a quarter is kept, and all of the question.
+    assert plain.kept_tokens == len(expected_keep) + LENGTH - context == 47 + 30
+    assert plain.kept_kv == plain.kept_tokens / LENGTH
+    assert plain.kv_bytes_kept / plain.kv_bytes_full == pytest.approx(plain.kept_kv)
+    # D is the context's own.
+    (alone,), _ = arm.run([prompt(0, **eos)])
+    window = reference.eager_attention_window(model, ids[:, :context], 16)
+    assert plain.drop == pytest.approx(reference.head_agreement_drop(window, 32), abs=1e-5)
+    assert plain.drop != alone.drop
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("arm", [{"gate": "closed"}, {"gate": "open", "budget": 1.0}])
+def test_a_question_read_after_a_full_context_changes_nothing(
+    family: str, arm: dict[str, Any]
+) -> None:
+    whole = engine(family, gate="closed").run([prompt(seed) for seed in range(3)])[0]
+    split = [prompt(seed, context_tokens=100 + 59 * seed) for seed in range(3)]
+    outcomes = engine(family, **arm).run(split)[0]
+    assert answers(outcomes) == answers(whole)
+    assert [outcome.kept_kv for outcome in outcomes] == [1, 1, 1]
+    assert [outcome.kv_bytes_full for outcome in outcomes] == [
+        outcome.kv_bytes_full for outcome in whole
+    ]
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral"])
@@ -227,7 +272,7 @@ def test_a_prompt_too_short_to_evict_keeps_everything_and_says_so() -> None:
 def test_the_last_prompt_token_stands_in_the_cache_once() -> None:
     model = observed("llama")
     filled = prefill(model, random_prompt(LENGTH), window=16, room=NEW)
-    cache = evict(filled, torch.arange(LENGTH - 30, LENGTH), NEW)
+    cache = evict(filled, torch.arange(LENGTH - 30, LENGTH), NEW, without_last=True)
     assert cache.get_seq_length() == 29
     torch.testing.assert_close(
         cache.layers[2].keys, filled.cache.layers[2].keys[:, :, LENGTH - 30 : LENGTH - 1]

@@ -195,6 +195,64 @@ def test_overlong_prompts_are_an_error_or_cut_on_request(tiny_folder: TinyFolder
     assert (left.truncated_tokens, middle.truncated_tokens) == (201, 202)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_context_ends_where_its_text_ends(
+    family: str, tiny_folder: TinyFolder, hf: Callable[[str], HFLM]
+) -> None:
+    lm = page_lm(tiny_folder(family), compress="context")
+    context = "  Le marché ouvre tôt; 天气很好.\n"
+    for text in (context + "Qui?", templated(hf(family), context + "Qui?")):
+        (request,) = requests([text])
+        request.doc = {"context": context}
+        prompt = lm._prompt(request, 0)
+        assert prompt.context_tokens is not None
+        head = lm.tokenizer.decode(prompt.input_ids[: prompt.context_tokens])
+        assert head.removeprefix("<s>").endswith(context.strip())
+        assert lm.tokenizer.decode(prompt.input_ids[prompt.context_tokens :]).startswith("\nQui?")
+
+
+def test_truncation_moves_the_end_of_the_context(tiny_folder: TinyFolder) -> None:
+    (request,) = requests(["c" * 300 + "question"])
+    request.doc = {"context": "c" * 300}
+    for truncation, expected in (("left", 92), ("middle", 92)):
+        lm = page_lm(
+            tiny_folder("qwen2"), compress="context", truncation=truncation, max_length=116
+        )
+        prompt = lm._prompt(request, 0)
+        assert len(prompt.input_ids) == 100
+        assert prompt.context_tokens == expected
+
+
+@pytest.mark.parametrize(
+    ("doc", "sentence"),
+    [
+        ({}, "has no field `context`"),
+        ({"context": "elsewhere"}, "has no field `context`"),
+        ({"context": QUESTIONS[0]}, "makes up its whole prompt"),
+    ],
+)
+def test_a_context_that_is_not_marked_is_an_error(
+    doc: dict[str, str], sentence: str, tiny_folder: TinyFolder
+) -> None:
+    (request,) = requests(QUESTIONS[:1])
+    request.doc = doc
+    with pytest.raises(UsageError, match=sentence):
+        page_lm(tiny_folder("llama"), compress="context")._prompt(request, 0)
+
+
+def test_compressing_the_context_is_recorded(tiny_folder: TinyFolder) -> None:
+    lm = page_lm(tiny_folder("llama"), compress="context", gate="open", budget=0.5)
+    asked = requests([text + " And why?" for text in QUESTIONS])
+    for request, text in zip(asked, QUESTIONS, strict=True):
+        request.doc = {"context": text}
+    for answer, text in zip(lm.generate_until(asked, disable_tqdm=True), QUESTIONS, strict=True):
+        trace = trace_of(answer)
+        assert trace.compress == "context"
+        assert trace.context_tokens == 1 + len(text)  # one token per byte, and BOS
+        assert trace.kept_tokens == (1 + len(text)) // 2 + len(" And why?")
+    assert lm.get_model_info()["page"]["compress"] == "context"
+
+
 def test_an_empty_prompt_is_an_error(tiny_folder: TinyFolder) -> None:
     (request,) = requests([""])
     with pytest.raises(UsageError, match="the prompt of task document 0 is empty"):
