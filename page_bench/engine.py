@@ -20,6 +20,7 @@ from page_bench.decode import AnswerRequest, decode, decoding_rules
 from page_bench.eviction import evict, positions_to_keep
 from page_bench.prefill import forward, prefill
 from page_bench.signals import head_agreement, head_agreement_drop
+from page_bench.trace import Measured
 
 
 @dataclass(frozen=True)
@@ -57,24 +58,10 @@ class Prompt:
         return int(self.sha256[:14], 16)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one prompt under one decision; the fields are those of `trace.Trace`."""
+@dataclass(frozen=True, kw_only=True)
+class Outcome(Measured):
+    """What came of one prompt: what was measured, and the answer's token ids."""
 
-    prompt_tokens: int
-    context_tokens: int | None
-    agreement: list[float]
-    drop: float
-    gate_open: bool
-    kept_all_because: str | None
-    kept_tokens: float
-    kept_kv: float
-    kv_bytes_full: int
-    kv_bytes_kept: int
-    prefill_s: float
-    gate_s: float
-    evict_s: float
-    decode_s: float
     answer_ids: list[int]
 
 

@@ -17,33 +17,56 @@ from page_bench.errors import UsageError
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True)
-class Trace:
-    """All that is known of one sample: what was asked, observed, decided, kept and answered.
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was observed, decided and kept for one prompt.
 
     Attributes:
-        model: name of the model, as given.
-        dtype: dtype of the weights.
-        attn_implementation: `sdpa` or `eager`.
-        task, doc_id: the sample.
-        repeat: 0, or which of several answers to the same sample this is.
-        prompt_sha256: hash of the prompt's text.
-        evictor, evictor_args, granularity, budget: the arm's eviction.
-        n_sink, recent, window, top_k: protected positions, observation window, size of key sets.
-        gate, tau_variant, tau: the arm's gate; tau is None where the gate reads none.
-        compress: `prompt` or `context`, what was observed and evicted.
         prompt_tokens: T, after truncation.
         context_tokens: tokens of the context; None where the whole prompt was compressed.
-        truncated_tokens: prompt tokens that truncation removed.
         agreement: mean head agreement, one value per layer.
         drop: D.
-        z: (D − μ)/σ over the pilot; None without one.
         gate_open: whether the gate let the evictor act.
         kept_all_because: why nothing was evicted; None where something was.
         kept_tokens: kept prompt entries, averaged over layers and KV heads.
         kept_kv: kept entries / full entries, counted in the cache once the prompt is complete.
         kv_bytes_full, kv_bytes_kept: bytes of the prompt's keys and values, before and after.
         prefill_s, gate_s, evict_s, decode_s: seconds.
+    """
+
+    prompt_tokens: int
+    context_tokens: int | None
+    agreement: list[float]
+    drop: float
+    gate_open: bool
+    kept_all_because: str | None
+    kept_tokens: float
+    kept_kv: float
+    kv_bytes_full: int
+    kv_bytes_kept: int
+    prefill_s: float
+    gate_s: float
+    evict_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace(Measured):
+    """All that is known of one sample: what was asked, measured and answered.
+
+    Attributes:
+        model: name of the model, as given, with revision and adapter.
+        dtype: dtype of the weights, and of mixed precision.
+        attn_implementation: `sdpa` or `eager`.
+        task, doc_id: the sample.
+        repeat: 0, or which of several answers to the same sample this is.
+        prompt_sha256: hash of the prompt's text.
+        evictor, evictor_args, granularity, budget: the arm's eviction.
+        n_sink, recent, window, top_k: protected positions, observation window, size of key sets.
+        compress: `prompt` or `context`, what was observed and evicted.
+        gate, tau_variant, tau: the arm's gate; tau is None where the gate reads none.
+        z: (D − μ)/σ over the pilot; None without one.
+        truncated_tokens: prompt tokens that truncation removed.
         new_tokens: answer tokens, a final end-of-sequence token included.
         answer: the answer as it was scored.
         score, correct: the task's scores; None until the task has scored the answer.
@@ -65,26 +88,12 @@ class Trace:
     recent: int
     window: int
     top_k: int
+    compress: str
     gate: str
     tau_variant: str | None
     tau: float | None
-    compress: str
-    prompt_tokens: int
-    context_tokens: int | None
-    truncated_tokens: int
-    agreement: list[float]
-    drop: float
     z: float | None
-    gate_open: bool
-    kept_all_because: str | None
-    kept_tokens: float
-    kept_kv: float
-    kv_bytes_full: int
-    kv_bytes_kept: int
-    prefill_s: float
-    gate_s: float
-    evict_s: float
-    decode_s: float
+    truncated_tokens: int
     new_tokens: int
     answer: str
     score: float | None = None
