@@ -132,10 +132,10 @@ class PageLM(HFLM):
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> Any:
         """Refused: a likelihood is computed without a cache, so nothing would be evicted."""
+        asked = ", ".join(sorted({f"{r.task_name} ({r.request_type})" for r in requests}))
         raise UsageError(
-            f"page_hf answers generate_until tasks only so far, but "
-            f"{requests[0].task_name if requests else 'a task'} asks for {requests[0].request_type}"
-            f"; leave it out, or run it with --model hf."
+            f"page_hf answers generate_until tasks only so far; leave out {asked}, or use "
+            f"--model hf for them."
         )
 
     loglikelihood_rolling = loglikelihood

@@ -264,7 +264,7 @@ def test_likelihoods_and_answer_caches_are_refused(tiny_folder: TinyFolder) -> N
     (request,) = requests([QUESTIONS[0]])
     request.request_type = "loglikelihood"
     for method in (lm.loglikelihood, lm.loglikelihood_rolling):
-        with pytest.raises(UsageError, match="task asks for loglikelihood"):
+        with pytest.raises(UsageError, match=r"leave out task \(loglikelihood\)"):
             method([request])
     with pytest.raises(UsageError, match="use_cache does not work"):
         lm.set_cache_hook(None)
