@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,11 @@ def recall(answer: str, references: Sequence[str]) -> float:
     if not references or not all(references):
         raise ValueError(f"every document needs references that are not empty, not {references!r}")
     return sum(contains(answer, reference) for reference in references) / len(references)
+
+
+def printable(answer: str) -> str:
+    """The answer as RULER compares it: no space around it, newlines for control characters."""
+    return re.sub(r"[\x00-\x1f]", "\n", answer.strip()).strip()
 
 
 def report(answer: str, score: float, correct: float) -> dict[str, float]:
@@ -61,19 +67,36 @@ def reference_match(doc: dict[str, Any], results: Sequence[str]) -> dict[str, fl
     """Score an answer by the references it contains (lm-eval's `process_results`).
 
     Args:
-        doc: `answers`, the references; `match`, how many of them a correct answer contains:
-            "all" or "any".
+        doc: `answers`, the references; `match`, how they count. "all": each is a part of the
+            answer (RULER's string_match_all). "any": each is another name of the same answer
+            (RULER's string_match_part).
         results: the answer, alone in a list.
 
     Returns:
-        The numbers of `report`; `score` is the recall over the references.
+        The numbers of `report`. With "all" `score` is the recall over the references, with "any"
+        it is 1.0 if one of them is found; `correct` is `is_correct`.
     """
-    answer = results[0]
-    score = recall(answer, doc["answers"])
-    if doc["match"] == "all":
-        correct = float(score == 1.0)
-    elif doc["match"] == "any":
-        correct = float(score > 0.0)
-    else:
-        raise ValueError(f"match is 'all' or 'any', not {doc['match']!r}")
-    return report(answer, score, correct)
+    answer, references, match = results[0], doc["answers"], doc["match"]
+    found = recall(printable(answer), references)
+    correct = is_correct(found, match)
+    return report(answer, found if match == "all" else correct, correct)
+
+
+def is_correct(found: float, match: str) -> float:
+    """Whether a recall is enough: 1.0 or 0.0.
+
+    A doc's `match_paper` says what the PAGE paper asked for, so `is_correct(score,
+    doc["match_paper"])` is the paper's own verdict; it differs from `correct` in niah_multiquery.
+
+    Args:
+        found: the share of the references found, in [0, 1].
+        match: "all" or "any" of them.
+
+    Raises:
+        ValueError: `match` is neither.
+    """
+    if match == "all":
+        return float(found == 1.0)
+    if match == "any":
+        return float(found > 0.0)
+    raise ValueError(f"match is 'all' or 'any', not {match!r}")

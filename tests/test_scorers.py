@@ -56,7 +56,8 @@ def test_references_that_any_answer_would_match_are_refused(references: list[str
     [
         ("one two", "all", 1.0, 1.0),
         ("one", "all", 0.5, 0.0),
-        ("one", "any", 0.5, 1.0),
+        ("one", "any", 1.0, 1.0),
+        ("two and one", "any", 1.0, 1.0),
         ("three", "any", 0.0, 0.0),
     ],
 )
@@ -65,6 +66,77 @@ def test_correct_asks_for_all_or_any_reference(
 ) -> None:
     scores = scorers.reference_match(_doc("one", "two", match=match), [answer])
     assert (scores["score"], scores["correct"]) == (score, correct)
+
+
+# RULER's two metrics. The expected value is the arithmetic on the case's right.
+STRING_MATCH_ALL = [
+    ("It is 4821937.", ["4821937"], 1 / 1),
+    ("It is 482193.", ["4821937"], 0 / 1),
+    ("", ["4821937"], 0 / 1),
+    ("11, 22, 33 and 44", ["11", "22", "33", "44"], 4 / 4),
+    ("11, 22 and 44", ["11", "22", "33", "44"], 3 / 4),
+    ("abcde FGHIJ", ["ABCDE", "fghij", "KLMNO"], 2 / 3),
+    ("VAR, A.", ["VAR A"], 0 / 1),
+    ("e5f2-AB01, yes!", ["E5F2-ab01"], 1 / 1),
+    ("  \n seven \n", ["seven"], 1 / 1),
+    ("two\x07parts", ["two\nparts", "twoparts"], 1 / 2),
+    ("seven", ["seven ", "seven"], 1 / 2),
+    ("one one", ["one", "one", "two"], 2 / 3),
+    ("答案是天气很好。", ["天气", "很好", "下雨"], 2 / 3),
+    ("STRASSE", ["straße"], 0 / 1),
+]
+STRING_MATCH_PART = [
+    ("Denver Broncos", ["Denver Broncos"], max([1])),
+    ("the broncos", ["Denver Broncos", "Broncos", "The Denver Broncos"], max(0, 1, 0)),
+    ("Carolina", ["Denver Broncos", "Broncos"], max(0, 0)),
+    ("", ["yes"], max([0])),
+    ("YES.", ["yes"], max([1])),
+    ("no, yes", ["yes", "no"], max(1, 1)),
+    ("10th - 11th", ["10th and 11th", "10th"], max(0, 1)),
+    ("U.S.A.", ["USA"], max([0])),
+    (" in 1999\n", ["1999", "in 1999"], max(1, 1)),
+    ("a\tb", ["a\nb"], max([1])),
+    ("法国", ["法国", "France"], max(1, 0)),
+    ("Fran", ["法国", "France"], max(0, 0)),
+]
+
+
+@pytest.mark.parametrize(("answer", "references", "expected"), STRING_MATCH_ALL)
+def test_string_match_all(answer: str, references: list[str], expected: float) -> None:
+    from lm_eval.tasks.ruler.common_utils import postprocess_pred, string_match_all
+
+    scores = scorers.reference_match(_doc(*references, match="all"), [answer])
+    assert scores["score"] == expected
+    assert scores["correct"] == float(expected == 1)
+    assert scores["score"] == string_match_all(postprocess_pred([answer]), [references])
+
+
+@pytest.mark.parametrize(("answer", "references", "expected"), STRING_MATCH_PART)
+def test_string_match_part(answer: str, references: list[str], expected: int) -> None:
+    scores = scorers.reference_match(_doc(*references, match="any"), [answer])
+    assert scores["score"] == scores["correct"] == expected
+
+
+def test_lm_eval_averages_where_ruler_takes_the_best_reference() -> None:
+    """Why its string_match_part is not used; if this fails, it has been mended."""
+    from lm_eval.tasks.ruler.common_utils import string_match_part
+
+    references = ["Denver Broncos", "Broncos", "The Denver Broncos"]
+    assert string_match_part(["the broncos"], [references]) == pytest.approx(1 / 3)
+    scores = scorers.reference_match(_doc(*references, match="any"), ["the broncos"])
+    assert scores["score"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "correct", "paper"), [("one two", 1.0, 1.0), ("one", 0.0, 1.0), ("x", 0.0, 0.0)]
+)
+def test_the_papers_verdict_follows_from_the_score(
+    answer: str, correct: float, paper: float
+) -> None:
+    """In niah_multiquery, where RULER asks for all references and the paper for any."""
+    scores = scorers.reference_match(_doc("one", "two", match="all"), [answer])
+    assert scores["correct"] == correct
+    assert scorers.is_correct(scores["score"], "any") == paper
 
 
 def test_an_unknown_match_rule_is_refused() -> None:

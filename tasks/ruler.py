@@ -1,0 +1,267 @@
+"""RULER from fixed data sets: the same rows for every model and every tokenizer.
+
+Two data sets of the Hub hold RULER's 13 tasks as they were generated once: `HUB` for 4K to 16K
+tokens and `HUB_32K`, whose rows are whole prompts that are not split into context, question and
+answer prefix. Rows keep the data set's order.
+
+A local copy is named by the metadata key `ruler_data` or by the environment variable
+`PAGE_BENCH_RULER`: a parquet or JSON-lines file, or a folder of such files at any depth. What a
+file holds is read from its path: a length (`4096/test.parquet`, `ruler-4096.jsonl`), and for rows
+without a column `task` also the task (`niah_single_1/validation.jsonl`). A file whose path names
+no length is taken to have the length that is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets import Dataset
+
+from page_bench.errors import UsageError
+from page_bench.tasks import protocols
+
+HUB = "simonjegou/ruler"
+HUB_32K = "SaylorTwift/RULER-32768-Qwen2.5-3B-tokenizer"
+LENGTHS = (4096, 8192, 16384, 32768)
+VARIABLE = "PAGE_BENCH_RULER"
+METADATA_KEY = "ruler_data"
+
+_COLUMNS = {"context", "question", "answer_prefix", "answer", "task", "max_new_tokens"}
+_WHOLE_PROMPT_COLUMNS = {"input", "outputs"}
+_LOADERS = {".parquet": "parquet", ".jsonl": "json"}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a task's answers are generated and judged.
+
+    Attributes:
+        max_new_tokens: RULER's limit on the answer's length, in tokens.
+        match: how references count in `correct`: "all" or "any" (see `scorers.reference_match`).
+        match_paper: the same in the PAGE paper.
+    """
+
+    max_new_tokens: int
+    match: str = "all"
+    match_paper: str = "all"
+
+
+RULES: Mapping[str, Rule] = {
+    "niah_single_1": Rule(128),
+    "niah_single_2": Rule(128),
+    "niah_single_3": Rule(128),
+    "niah_multikey_1": Rule(128),
+    "niah_multikey_2": Rule(128),
+    "niah_multikey_3": Rule(128),
+    "niah_multivalue": Rule(128),
+    "niah_multiquery": Rule(128, match_paper="any"),
+    "vt": Rule(30),
+    "cwe": Rule(120),
+    "fwe": Rule(50),
+    "qa_1": Rule(32, match="any", match_paper="any"),
+    "qa_2": Rule(32, match="any", match_paper="any"),
+}
+"""RULER's 13 tasks."""
+
+
+def fixed(ruler_length: int, ruler_task: str, **metadata: Any) -> dict[str, Dataset]:
+    """The data set of one task at one length, as lm-eval's `custom_dataset` wants it.
+
+    Args:
+        ruler_length: one of `LENGTHS`, in tokens of the data set's own tokenizer.
+        ruler_task: a key of `RULES`.
+        metadata: what lm-eval passes. Read are `protocol` (see `protocols`), `ruler_data` (the
+            local copy), and `draw_seed`: the rows of the full split are shuffled by that seed
+            before the task's are taken, so that `--limit` draws others than the first.
+
+    Returns:
+        {"test": rows made as they are read: the fields of `doc_of`}.
+
+    Raises:
+        UsageError: no data, or rows that are not RULER's.
+    """
+    protocol = protocols.protocol_of(metadata)
+    table = _load(
+        ruler_length, ruler_task, metadata.get(METADATA_KEY) or os.environ.get(VARIABLE) or None
+    )
+    _check_columns(table.column_names)
+    seed = metadata.get("draw_seed")
+    if seed is not None:
+        table = table.shuffle(seed=_whole(seed))
+    if "task" in table.column_names:
+        chosen = [i for i, task in enumerate(table["task"]) if task == ruler_task]
+        table = table.select(chosen)
+    if not len(table):
+        raise UsageError(
+            f"the data holds no rows of {ruler_task} at {ruler_length} tokens; name a copy that "
+            f"does by {VARIABLE} or the metadata key {METADATA_KEY}."
+        )
+    make = functools.partial(_docs, length=int(ruler_length), task=ruler_task, protocol=protocol)
+    return {"test": table.with_transform(make)}
+
+
+def doc_of(row: Mapping[str, Any], task: str, length: int, protocol: str) -> dict[str, Any]:
+    """A row of RULER as a document of lm-eval.
+
+    Args:
+        row: `context`, `question`, `answer_prefix`, `answer` (list of references),
+            `max_new_tokens`; further fields are kept.
+        task: a key of `RULES`.
+        length: the row's nominal length in tokens.
+        protocol: one of `protocols.PROTOCOLS`.
+
+    Returns:
+        The row with the protocol's `system`, `prompt` and `answer_prefix`, and with `answers`,
+        `match`, `match_paper`, `task`, `length` and `protocol`.
+
+    Raises:
+        UsageError: the row has no reference, or an empty one.
+    """
+    answers = row["answer"]
+    if isinstance(answers, str) or not len(answers) or not all(answers):
+        raise UsageError(
+            f"a row of {task} at {length} tokens has the references {answers!r}: `answer` must be "
+            "a list of texts that are not empty; mend the data."
+        )
+    rendered = protocols.render(row, protocol)
+    rule = RULES[task]
+    return {
+        **{key: value for key, value in row.items() if key != "answer"},
+        "task": task,
+        "length": length,
+        "protocol": protocol,
+        "system": rendered.system,
+        "prompt": rendered.prompt,
+        "answer_prefix": rendered.answer_prefix,
+        "answers": list(answers),
+        "match": rule.match,
+        "match_paper": rule.match_paper,
+    }
+
+
+def _docs(
+    batch: Mapping[str, Sequence[Any]], length: int, task: str, protocol: str
+) -> dict[str, list[Any]]:
+    """Columns of rows to columns of documents."""
+    rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+    docs = [doc_of(_split(row, task), task, length, protocol) for row in rows]
+    return {key: [doc[key] for doc in docs] for key in docs[0]}
+
+
+def _split(row: Mapping[str, Any], task: str) -> Mapping[str, Any]:
+    """A row with context and question; a whole prompt counts as context."""
+    if "context" in row:
+        return row
+    return {
+        "context": row["input"],
+        "question": "",
+        "answer_prefix": "",
+        "answer": row["outputs"],
+        "max_new_tokens": RULES[task].max_new_tokens,
+    }
+
+
+def _load(length: int, task: str, source: str | None) -> Dataset:
+    if source is None:
+        if length == LENGTHS[-1]:
+            return _from_hub(HUB_32K, None, task)
+        return _from_hub(HUB, str(length), "test")
+    root = Path(source).expanduser()
+    files = _files(root, length)
+    ours = [file for file in files if _named(_TASK, _below(file, root)) == task]
+    files = ours or [file for file in files if _named(_TASK, _below(file, root)) is None]
+    formats = {_LOADERS[file.suffix] for file in files}
+    if len(formats) != 1:
+        found = "files of two formats" if formats else "no file"
+        raise UsageError(
+            f"{source} has {found} for {task} at {length} tokens: it should be, or contain, "
+            f"parquet or JSON-lines files (.parquet, .jsonl) of {HUB}'s fields, each with its "
+            "length in its path, as in 4096/test.parquet."
+        )
+    table = datasets.load_dataset(formats.pop(), data_files=[str(f) for f in files], split="train")
+    if "task" not in table.column_names and not ours:
+        raise UsageError(
+            f"the rows of {files[0]} do not say which task they are of: add a column `task`, or "
+            f"name the task in the path, as in {task}/{files[0].name}."
+        )
+    return table
+
+
+@functools.cache  # a group asks for the same split once per task
+def _from_hub(name: str, configuration: str | None, split: str) -> Dataset:
+    try:
+        return datasets.load_dataset(name, configuration, split=split)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UsageError(
+            f"the data set {name} could not be loaded from the Hub ({reason}): connect to the "
+            f"Hub, or name a local copy, a parquet or JSON-lines file or a folder of them, by "
+            f"the environment variable {VARIABLE} or by --metadata "
+            f'\'{{"{METADATA_KEY}": "path"}}\'.'
+        ) from error
+
+
+_LENGTH = re.compile(rf"(?<!\d)({'|'.join(map(str, LENGTHS))})(?!\d)")
+_TASK = re.compile(rf"(?<![a-z0-9])({'|'.join(RULES)})(?![a-z0-9])")
+
+
+def _files(root: Path, length: int) -> list[Path]:
+    """The files at or below `root` that hold rows of this length, in order of their names."""
+    if not root.exists():
+        raise UsageError(
+            f"there is no {root}: name a parquet or JSON-lines file, or a folder of them, by "
+            f"{VARIABLE} or the metadata key {METADATA_KEY}."
+        )
+    found = sorted(root.rglob("*")) if root.is_dir() else [root]
+    found = [file for file in found if file.suffix in _LOADERS and file.is_file()]
+    named = {file: _named(_LENGTH, _below(file, root)) or _named(_LENGTH, root) for file in found}
+    files = [file for file in found if named[file] == str(length)]
+    if files:
+        return files
+    unnamed = [file for file in found if named[file] is None]
+    if unnamed:
+        _warn_of_no_length(root, length)
+    return unnamed
+
+
+@functools.cache  # a group asks once per task
+def _warn_of_no_length(root: Path, length: int) -> None:
+    _log.warning("%s names no length: its rows are taken to be of %d tokens", root, length)
+
+
+def _below(file: Path, root: Path) -> Path:
+    return Path(file.name) if file == root else file.relative_to(root)
+
+
+def _named(pattern: re.Pattern[str], path: Path) -> str | None:
+    """What the path says last of what the pattern looks for."""
+    found: list[str] = pattern.findall(path.as_posix())
+    return found[-1] if found else None
+
+
+def _check_columns(columns: Sequence[str]) -> None:
+    for wanted in (_COLUMNS, _WHOLE_PROMPT_COLUMNS):
+        if wanted <= set(columns):
+            return
+    raise UsageError(
+        f"the data has the columns {', '.join(sorted(columns))}, but RULER's rows have "
+        f"{', '.join(sorted(_COLUMNS))} (or, as whole prompts, "
+        f"{' and '.join(sorted(_WHOLE_PROMPT_COLUMNS))}); name another copy by {VARIABLE} or the "
+        f"metadata key {METADATA_KEY}."
+    )
+
+
+def _whole(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise UsageError(f"draw_seed={seed!r} is not a whole number from 0 on; give one.")
+    return seed

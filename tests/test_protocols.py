@@ -1,0 +1,198 @@
+"""One row, three protocols, to the character; with a chat template and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jinja2
+import pytest
+
+from page_bench.errors import UsageError
+from page_bench.tasks import protocols
+from page_bench.tasks.prompt_task import PromptTask
+
+# Shaped as in the data set: the space before the answer prefix ends the question.
+NEEDLE = {
+    "context": "Remember the numbers.\nOne magic number for tin is: 7.\n",
+    "question": "What is the magic number for tin? ",
+    "answer_prefix": "The magic number for tin is",
+}
+CHAIN = {
+    "context": "Track the variables.\n\nVAR A = 1\n",
+    "question": "Question: Find all variables of value 1. ",
+    "answer_prefix": "Answer: they are: ",
+}
+WHOLE = {"context": "All of it. The answer is", "question": "", "answer_prefix": ""}
+
+GOLDEN = {
+    ("ruler", "needle"): (
+        "",
+        "Remember the numbers.\nOne magic number for tin is: 7.\nWhat is the magic number for tin?",
+        " The magic number for tin is",
+    ),
+    ("kvpress", "needle"): (
+        "",
+        "Remember the numbers.\nOne magic number for tin is: 7.\n"
+        "What is the magic number for tin? ",
+        "The magic number for tin is",
+    ),
+    ("page", "needle"): (
+        "Answer the question concisely.",
+        "Remember the numbers.\nOne magic number for tin is: 7.\n\n\n"
+        "What is the magic number for tin? \nThe magic number for tin is",
+        "",
+    ),
+    ("ruler", "chain"): (
+        "",
+        "Track the variables.\n\nVAR A = 1\nQuestion: Find all variables of value 1.",
+        " Answer: they are: ",
+    ),
+    ("kvpress", "chain"): (
+        "",
+        "Track the variables.\n\nVAR A = 1\nQuestion: Find all variables of value 1. ",
+        "Answer: they are: ",
+    ),
+    ("page", "chain"): (
+        "Answer the question concisely.",
+        "Track the variables.\n\nVAR A = 1\n\n\nQuestion: Find all variables of value 1. \n"
+        "Answer: they are: ",
+        "",
+    ),
+    ("ruler", "whole"): ("", "All of it. The answer is", ""),
+    ("kvpress", "whole"): ("", "All of it. The answer is", ""),
+    ("page", "whole"): ("Answer the question concisely.", "All of it. The answer is\n\n", ""),
+}
+ROWS = {"needle": NEEDLE, "chain": CHAIN, "whole": WHOLE}
+
+CHAT = {
+    "ruler": "<user>Remember the numbers.\nOne magic number for tin is: 7.\n"
+    "What is the magic number for tin?</user><model> The magic number for tin is",
+    "kvpress": "<user>Remember the numbers.\nOne magic number for tin is: 7.\n"
+    "What is the magic number for tin? </user><model>The magic number for tin is",
+    "page": "<system>Answer the question concisely.</system>"
+    "<user>Remember the numbers.\nOne magic number for tin is: 7.\n\n\n"
+    "What is the magic number for tin? \nThe magic number for tin is</user><model>",
+}
+PLAIN = {
+    "ruler": "Remember the numbers.\nOne magic number for tin is: 7.\n"
+    "What is the magic number for tin? The magic number for tin is",
+    "kvpress": "Remember the numbers.\nOne magic number for tin is: 7.\n"
+    "What is the magic number for tin? \nThe magic number for tin is",
+    "page": "Answer the question concisely.\n\n"
+    "Remember the numbers.\nOne magic number for tin is: 7.\n\n\n"
+    "What is the magic number for tin? \nThe magic number for tin is",
+}
+
+
+@pytest.mark.parametrize(("protocol", "row"), GOLDEN)
+def test_golden_turns(protocol: str, row: str) -> None:
+    rendered = protocols.render(ROWS[row], protocol)
+    assert (rendered.system, rendered.prompt, rendered.answer_prefix) == GOLDEN[protocol, row]
+    assert rendered.prompt.startswith(ROWS[row]["context"])
+
+
+@pytest.mark.parametrize("protocol", protocols.PROTOCOLS)
+@pytest.mark.parametrize("row", ROWS)
+def test_the_side_on_which_a_source_keeps_the_space_does_not_matter(
+    protocol: str, row: str
+) -> None:
+    question = ROWS[row]["question"]
+    asked = question.rstrip(" ")
+    moved = {**ROWS[row], "question": asked}
+    moved["answer_prefix"] = question[len(asked) :] + moved["answer_prefix"]
+    assert protocols.render(moved, protocol) == protocols.render(ROWS[row], protocol)
+
+
+def test_protocols_differ_by_single_characters() -> None:
+    ruler, page, kvpress = (protocols.render(NEEDLE, p) for p in ("ruler", "page", "kvpress"))
+    assert kvpress.prompt == ruler.prompt + " "
+    assert ruler.answer_prefix == " " + kvpress.answer_prefix
+    assert page.prompt == f"{NEEDLE['context']}\n\n{NEEDLE['question']}\n{NEEDLE['answer_prefix']}"
+
+
+def doc(protocol: str, row: dict[str, str] = NEEDLE) -> dict[str, Any]:
+    rendered = protocols.render(row, protocol)
+    return {"protocol": protocol, "answers": ["7"], **vars(rendered)}
+
+
+@pytest.mark.parametrize("protocol", protocols.PROTOCOLS)
+def test_golden_text_without_a_chat_template(protocol: str) -> None:
+    assert protocols.plain_text(doc(protocol)) == PLAIN[protocol]
+
+
+def chat(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    """A chat template as lm-eval's models apply theirs."""
+    template = (
+        "{% for m in messages %}"
+        "{% if m.role == 'assistant' %}<model>{{ m.content }}"
+        "{% else %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endif %}{% endfor %}"
+        "{% if opening %}<model>{% endif %}"
+    )
+    return jinja2.Template(template, keep_trailing_newline=True).render(
+        messages=messages, opening=add_generation_prompt
+    )
+
+
+@pytest.fixture
+def task() -> Callable[[str], PromptTask]:
+    def build(protocol: str) -> PromptTask:
+        import datasets
+
+        return PromptTask(
+            {
+                "class": PromptTask,
+                "task": "one_row",
+                "output_type": "generate_until",
+                "test_split": "test",
+                "custom_dataset": lambda **_: {"test": datasets.Dataset.from_list([doc(protocol)])},
+                "description": "{{system}}",
+                "doc_to_text": "{{prompt}}",
+                "gen_prefix": "{{answer_prefix}}",
+                "doc_to_target": "{{answers[0]}}",
+                "process_results": len,
+                "num_fewshot": 0,
+                "generation_kwargs": {"until": []},
+                "metric_list": [
+                    {"metric": "score", "aggregation": "mean", "higher_is_better": True}
+                ],
+            }
+        )
+
+    return build
+
+
+@pytest.mark.parametrize("protocol", protocols.PROTOCOLS)
+@pytest.mark.parametrize("multiturn", [True, False])
+def test_golden_prompts_through_lm_eval(
+    task: Callable[[str], PromptTask], protocol: str, multiturn: bool
+) -> None:
+    built = task(protocol)
+
+    def prompt(**options: Any) -> str:
+        built.build_all_requests(**options)
+        return str(built.instances[0].args[0])
+
+    assert prompt() == PLAIN[protocol]
+    with_chat = {
+        "apply_chat_template": True,
+        "chat_template": chat,
+        "fewshot_as_multiturn": multiturn,
+    }
+    assert prompt(**with_chat) == CHAT[protocol]
+    assert prompt(system_instruction="Be kind.") == f"Be kind.\n\n{PLAIN[protocol]}"
+    assert "<system>Be kind." in prompt(system_instruction="Be kind.", **with_chat)
+
+
+def test_the_protocol_is_read_from_the_metadata() -> None:
+    assert protocols.protocol_of({}) == "ruler"
+    assert protocols.protocol_of({"protocol": "page", "tau": "zscore"}) == "page"
+
+
+@pytest.mark.parametrize(("wrong", "near"), [("pages", "page"), ("KVpress", "kvpress"), (3, "")])
+def test_an_unknown_protocol_is_refused_with_the_nearest(wrong: object, near: str) -> None:
+    with pytest.raises(UsageError, match="ruler, page, kvpress") as refused:
+        protocols.protocol_of({"protocol": wrong})
+    assert f'"protocol": "{near}' in str(refused.value)
+    with pytest.raises(ValueError, match="protocol is one of"):
+        protocols.render(NEEDLE, str(wrong))
