@@ -22,6 +22,9 @@ class PromptTask(ConfigurableTask):
         # lm-eval leaves its own key `class` in the configuration, but cannot read it there.
         super().__init__(config={k: v for k, v in config.items() if k != "class"})
 
+    def fewshot_docs(self) -> None:
+        """No examples: lm-eval would make every document of the task when it is built."""
+
     def fewshot_context(
         self,
         doc: dict[str, Any],

@@ -18,19 +18,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 from datasets import Dataset
 
-from page_bench import default_model
+from page_bench.tasks.tokenizer import tokenizer_of
 
 SAMPLES = 8
 PROMPT_TOKENS = 1000
-
-# What of the model arguments also decides how its tokenizer is loaded.
-_LOADER_ARGUMENTS = ("revision", "subfolder", "gguf_file", "trust_remote_code")
 
 _FILLER = (
     "A light rain fell over the harbour.",
@@ -116,7 +112,7 @@ def build(
         ValueError: not even one sentence of filler fits into `prompt_tokens`.
     """
     limit = int(metadata.get("prompt_tokens", PROMPT_TOKENS))
-    tokenizer = _tokenizer_of(metadata)
+    tokenizer = tokenizer_of(metadata)
     rows = []
     for index in range(SAMPLES):
         rng = random.Random(f"page_quickstart {task} {index}")
@@ -212,21 +208,3 @@ def _prompt(fact: Fact, sentences: list[str], depth: float) -> str:
 
 def _answer_prefix(fact: Fact) -> str:
     return f"Answer: {fact.stem}"
-
-
-def _tokenizer_of(metadata: dict[str, Any]) -> Tokenizer:
-    name = metadata.get("tokenizer") or metadata.get("pretrained")
-    options = {k: metadata[k] for k in _LOADER_ARGUMENTS if metadata.get(k) is not None}
-    return _load_tokenizer(
-        name or default_model.default_pretrained(), tuple(sorted(options.items()))
-    )
-
-
-@lru_cache(maxsize=1)  # one for all tasks of a run
-def _load_tokenizer(name: str, options: tuple[tuple[str, Any], ...]) -> Tokenizer:
-    from transformers import AutoTokenizer
-
-    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
-        default_model.resolve(name), **dict(options)
-    )
-    return tokenizer

@@ -22,6 +22,7 @@ from transformers import AutoTokenizer
 
 from page_bench import default_model, tasks
 from page_bench.tasks import quickstart
+from page_bench.tasks.tokenizer import load as load_tokenizer
 from page_bench.trace import Answer, Trace
 
 TASKS = ("needle_number", "needle_word", "repeated_fact")
@@ -146,9 +147,9 @@ def test_the_tokenizer_is_the_models_own(
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", load)
     monkeypatch.setattr(default_model, "default_pretrained", lambda: "default")
-    quickstart._load_tokenizer.cache_clear()
+    load_tokenizer.cache_clear()
     rows("needle_word", **metadata)
-    quickstart._load_tokenizer.cache_clear()
+    load_tokenizer.cache_clear()
     assert seen == [(loaded, options)]
 
 

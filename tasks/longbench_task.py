@@ -1,0 +1,41 @@
+"""The task class of LongBench: what its YAML files cannot say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from page_bench.tasks.prompt_task import PromptTask
+
+
+class LongBenchTask(PromptTask):
+    """A LongBench subset.
+
+    Its documents decide on the chat template, which LongBench leaves out on some subsets even when
+    one is asked for, and on answer length and stop strings, which differ between protocols.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        first = self.task_docs[0]
+        self.config.generation_kwargs = {
+            **self.config.generation_kwargs,
+            "max_gen_toks": first["max_new_tokens"],
+            "until": first["until"],
+        }
+
+    def fewshot_context(
+        self,
+        doc: dict[str, Any],
+        num_fewshot: int,
+        system_instruction: str | None = None,
+        apply_chat_template: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """The prompt of one document; see the base class for the arguments."""
+        return super().fewshot_context(
+            doc,
+            num_fewshot,
+            system_instruction=system_instruction,
+            apply_chat_template=apply_chat_template and doc["chat"],
+            **kwargs,
+        )

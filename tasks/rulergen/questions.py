@@ -1,0 +1,195 @@
+"""Questions on documents: RULER's tasks qa_1 (SQuAD) and qa_2 (HotpotQA)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from page_bench.errors import UsageError
+from page_bench.tasks.rulergen.draft import Draft, Parts
+from page_bench.tasks.rulergen.templates import Templates, fill
+
+SOURCES = {"qa_1": "squad", "qa_2": "hotpotqa"}
+"""Task → metadata key that names its file."""
+VARIABLES = {"squad": "PAGE_BENCH_SQUAD", "hotpotqa": "PAGE_BENCH_HOTPOTQA"}
+HUB = {"squad": ("rajpurkar/squad_v2", None), "hotpotqa": ("hotpotqa/hotpot_qa", "distractor")}
+"""Data set and configuration on the Hub."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question and its documents, as numbers in the corpus.
+
+    Attributes:
+        text: the question.
+        answers: the references, each once.
+        needed: documents that the answer is in.
+        related: documents to be added first: the article's others, or HotpotQA's distractors.
+    """
+
+    text: str
+    answers: tuple[str, ...]
+    needed: tuple[int, ...]
+    related: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Questions in the data set's order, and the documents of them all, sorted, each once."""
+
+    name: str
+    documents: tuple[str, ...]
+    questions: tuple[Question, ...]
+
+    @property
+    def digest(self) -> str:
+        """Changes with any document or question."""
+        text = json.dumps([self.documents, [vars(q) for q in self.questions]])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def draft(
+    corpus: Corpus, question: Question, seed: str, length: int, templates: Templates
+) -> Draft:
+    """A qa sample: the documents of the answer among related ones, then among any.
+
+    Args:
+        corpus: where other documents come from.
+        question: one of the corpus.
+        seed: all that is drawn depends on it alone.
+        length: of the sample in tokens.
+        templates: RULER's words.
+    """
+    rng = random.Random(f"{seed} documents")
+    related = rng.sample(question.related, len(question.related))
+    own = {*question.needed, *question.related}
+    # A document has four tokens at least, its number and line breaks included.
+    most = min(len(corpus.documents), max(length // 4, len(own)))
+    others = rng.sample(range(len(corpus.documents)), most)
+    order = [*question.needed, *related, *(i for i in others if i not in own)][:most]
+
+    def build(units: int) -> Parts:
+        chosen = order[:units]
+        random.Random(f"{seed} order").shuffle(chosen)
+        text = "\n\n".join(
+            templates.document.format(i=i, document=corpus.documents[number])
+            for i, number in enumerate(chosen, start=1)
+        )
+        context, asked = fill(templates.qa, text, query=question.text)
+        return Parts(context, asked, f" {templates.qa_prefix}", question.answers)
+
+    return Draft(
+        build,
+        len(question.needed),
+        len(order),
+        "document",
+        "all documents are in it",
+        {"haystack": f"documents: {corpus.name}"},
+    )
+
+
+@lru_cache(maxsize=2)
+def load(kind: str, source: str | None = None) -> Corpus:
+    """A corpus.
+
+    Args:
+        kind: "squad" (version 2, dev) or "hotpotqa" (dev, distractor).
+        source: a JSON file in the data set's original schema. None for what the environment
+            variable (`VARIABLES`) says, else the data set on the Hub.
+
+    Raises:
+        UsageError: there is no such file, it has another schema, or the Hub is out of reach.
+    """
+    name = source or os.environ.get(VARIABLES[kind])
+    try:
+        if name is None:
+            name, rows = HUB[kind][0], _hub(kind)
+            read = _flat_squad if kind == "squad" else _hub_hotpotqa
+            return _corpus(name, read(rows))
+        raw = json.loads(Path(name).read_text(encoding="utf-8"))
+        return _corpus(name, _squad(raw) if kind == "squad" else _hotpotqa(raw))
+    except Exception as error:  # datasets raises what its many readers raise
+        said = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise UsageError(
+            f"The documents of RULER's qa tasks could not be read from {name} ({said}): give a "
+            f'JSON file in the original schema with --metadata \'{{"{kind}": "FILE"}}\' or in the '
+            f"environment variable {VARIABLES[kind]}, or let it come from the Hub."
+        ) from error
+
+
+Entry = tuple[str, list[str], list[str], list[str]]
+"""Question, answers, needed documents, related documents."""
+
+
+def _corpus(name: str, entries: Iterable[Entry]) -> Corpus:
+    kept = list(entries)
+    if not kept:
+        raise ValueError("it holds no question with an answer")
+    documents = sorted({d for _, _, needed, related in kept for d in (*needed, *related)})
+    number = {text: i for i, text in enumerate(documents)}
+
+    def numbers(texts: list[str], without: Iterable[str] = ()) -> tuple[int, ...]:
+        return tuple(number[text] for text in dict.fromkeys(texts) if text not in without)
+
+    questions = tuple(
+        Question(text, tuple(dict.fromkeys(answers)), numbers(needed), numbers(related, needed))
+        for text, answers, needed, related in kept
+    )
+    return Corpus(name, tuple(documents), questions)
+
+
+def _squad(raw: Mapping[str, Any]) -> Iterable[Entry]:
+    for article in raw["data"]:
+        paragraphs = [p["context"] for p in article["paragraphs"]]
+        for paragraph in article["paragraphs"]:
+            for qa in paragraph["qas"]:
+                answers = [a["text"] for a in qa["answers"]]
+                if answers and not qa.get("is_impossible", False):
+                    yield qa["question"], answers, [paragraph["context"]], paragraphs
+
+
+def _flat_squad(rows: Iterable[Mapping[str, Any]]) -> Iterable[Entry]:
+    kept = list(rows)
+    articles: dict[str, list[str]] = {}
+    for row in kept:
+        articles.setdefault(row["title"], []).append(row["context"])
+    paragraphs = {title: list(dict.fromkeys(texts)) for title, texts in articles.items()}
+    for row in kept:
+        if row["answers"]["text"]:
+            yield (
+                row["question"],
+                list(row["answers"]["text"]),
+                [row["context"]],
+                paragraphs[row["title"]],
+            )
+
+
+def _hotpotqa(raw: Iterable[Mapping[str, Any]]) -> Iterable[Entry]:
+    for row in raw:
+        documents = {title: f"{title}\n{''.join(text)}" for title, text in row["context"]}
+        facts = dict.fromkeys(title for title, _ in row["supporting_facts"])
+        needed = [documents[title] for title in facts if title in documents]
+        yield row["question"], [row["answer"]], needed, list(documents.values())
+
+
+def _hub_hotpotqa(rows: Iterable[Mapping[str, Any]]) -> Iterable[Entry]:
+    for row in rows:
+        context, facts = row["context"], row["supporting_facts"]
+        pairs = list(zip(context["title"], context["sentences"], strict=True))
+        titles = [(title, 0) for title in facts["title"]]
+        yield from _hotpotqa([{**row, "context": pairs, "supporting_facts": titles}])
+
+
+def _hub(kind: str) -> Iterable[Mapping[str, Any]]:
+    from datasets import load_dataset
+
+    path, name = HUB[kind]
+    rows: Iterable[Mapping[str, Any]] = load_dataset(path, name, split="validation")
+    return rows

@@ -1,0 +1,35 @@
+"""The tokenizer of the model that a run is about, for tasks that are sized to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from page_bench import default_model
+
+# What of the model arguments also decides how its tokenizer is loaded.
+_LOADER_ARGUMENTS = ("revision", "subfolder", "gguf_file", "trust_remote_code")
+
+
+def tokenizer_of(metadata: Mapping[str, Any]) -> Any:
+    """The tokenizer that a task's metadata names.
+
+    Args:
+        metadata: `tokenizer`, `pretrained` or `model` (left out: the default model), the first
+            that is there, a name or a tokenizer of transformers; and arguments that load it.
+    """
+    names = (metadata.get(key) for key in ("tokenizer", "pretrained", "model"))
+    name = next((n for n in names if n), None) or default_model.default_pretrained()
+    if not isinstance(name, str):
+        return name
+    options = {k: metadata[k] for k in _LOADER_ARGUMENTS if metadata.get(k) is not None}
+    return load(name, tuple(sorted(options.items())))
+
+
+@lru_cache(maxsize=1)  # one for all tasks of a run
+def load(name: str, options: tuple[tuple[str, Any], ...]) -> Any:
+    """A tokenizer by name, loaded once."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(default_model.resolve(name), **dict(options))
