@@ -40,6 +40,11 @@ def evictor_class(name: str) -> type[Evictor]:
         and issubclass(member, Evictor)
         and member.__module__ == module.__name__
     )
+    if found.name != name:
+        raise UsageError(
+            f"the evictor in {module.__file__} calls itself {found.name!r}; give its class "
+            f"name: ClassVar[str] = {name!r}, after the module."
+        )
     return found
 
 

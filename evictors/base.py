@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from page_bench.budget import BudgetPlan
+from page_bench.errors import UsageError
 
 Need = Literal["window_attention", "attention_mass"]
 """What must be recorded during prefill for an evictor; keys and values are always at hand."""
@@ -27,8 +28,7 @@ class LayerView:
         values: `[H_kv, T, d_v]`, in the model's dtype.
         window_attention: fp32 `[H, T]`, per query head the attention averaged over the
             observation window.
-        attention_mass: fp32 `[H, T]`, per query head the attention summed over all query rows;
-            None unless the evictor needs it.
+        recorded_mass: what `attention_mass` gives; None unless the evictor needs it.
         prompt_seed: a number that depends on the prompt alone.
     """
 
@@ -38,13 +38,27 @@ class LayerView:
     keys: Tensor
     values: Tensor
     window_attention: Tensor
-    attention_mass: Tensor | None
+    recorded_mass: Tensor | None
     prompt_seed: int
 
     @property
     def n_kv_heads(self) -> int:
         """KV heads H_kv of this layer."""
         return self.keys.shape[0]
+
+    @property
+    def attention_mass(self) -> Tensor:
+        """fp32 `[H, T]`, per query head the attention summed over all query rows.
+
+        Raises:
+            UsageError: it was not recorded, since the evictor does not say that it needs it.
+        """
+        if self.recorded_mass is None:
+            raise UsageError(
+                "this evictor reads attention_mass, which is recorded on demand only: add "
+                'needs: ClassVar[frozenset[Need]] = frozenset({"attention_mass"}) to its class.'
+            )
+        return self.recorded_mass
 
 
 @dataclass(frozen=True)

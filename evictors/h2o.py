@@ -22,5 +22,4 @@ class H2O(Evictor):
     needs: ClassVar[frozenset[Need]] = frozenset({"attention_mass"})
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
-        assert layer.attention_mass is not None
         return mean_over_group(layer.attention_mass / layer.prompt_tokens, layer.n_kv_heads)

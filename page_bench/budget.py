@@ -41,13 +41,17 @@ class BudgetPlan:
 
 
 def keep_count(budget: float, prompt_tokens: int, n_sink: int, recent: int) -> int:
-    """Positions kept per layer and KV head: max(⌊b·T⌋, n_sink + recent + 4), at most T.
+    """Positions kept per layer and KV head: max(⌊b·T⌋, n_sink + recent + 4), at most T."""
+    least = n_sink + recent + FREE_MINIMUM
+    return min(max(budget_share(budget, prompt_tokens), least), prompt_tokens)
 
-    The product is taken in decimal, as the budget was written: 0.29 of 100 is 29, which binary
-    floating point rounds down to 28.
+
+def budget_share(budget: float, prompt_tokens: int) -> int:
+    """⌊b·T⌋, the product taken in decimal, as the budget was written.
+
+    0.29 of 100 is 29, which binary floating point rounds down to 28.
     """
-    wanted = int(Decimal(repr(budget)) * prompt_tokens)
-    return min(max(wanted, n_sink + recent + FREE_MINIMUM), prompt_tokens)
+    return int(Decimal(repr(budget)) * prompt_tokens)
 
 
 def is_too_short(prompt_tokens: int, n_sink: int, recent: int) -> bool:

@@ -22,13 +22,15 @@ class Command(NamedTuple):
 
 
 def run_lm_eval(argv: list[str]) -> int:
-    """`lm_eval run …`, for places where `.pth` files are not processed."""
+    """`lm_eval run …`, for places where `.pth` files are not processed; the model is page_hf."""
     from page_bench import plugin
 
     plugin.install()
     from lm_eval.__main__ import cli_evaluate
 
-    sys.argv = ["page-bench", "run", *argv]  # lm-eval reads its arguments there
+    named = any(word.split("=")[0] in ("--model", "-M", "--config", "-C") for word in argv)
+    model = [] if named or not argv else ["--model", "page_hf"]
+    sys.argv = ["page-bench", "run", *model, *argv]  # lm-eval reads its arguments there
     cli_evaluate()
     return 0
 

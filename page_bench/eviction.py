@@ -116,7 +116,7 @@ def _layer_views(prompt: Prefill, prompt_seed: int) -> list[LayerView]:
             keys=layer.keys[0],
             values=layer.values[0],
             window_attention=prompt.observation.window_attention[i],
-            attention_mass=None if mass is None else mass[i],
+            recorded_mass=None if mass is None else mass[i],
             prompt_seed=prompt_seed,
         )
         for i, layer in enumerate(layers)

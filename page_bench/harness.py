@@ -77,6 +77,8 @@ def complete_evaluations(module: ModuleType) -> None:
             model = call.arguments.get("model")
             if model == MODEL:
                 call.arguments.update(complete_call(call.arguments))
+            elif isinstance(model, str):
+                _locate_default_model(call.arguments)
             elif _is_page_lm(model):
                 _refuse_caches(call.arguments)
             return simple_evaluate(*call.args, **call.kwargs)
@@ -132,6 +134,10 @@ def complete_call(given: Mapping[str, Any]) -> dict[str, Any]:
         from page_bench.default_model import default_pretrained
 
         model_args["pretrained"] = default_pretrained()
+        _log.warning(
+            "No model given: running %s; choose another with pretrained=NAME in --model_args.",
+            model_args["pretrained"],
+        )
     if arguments.get("task_manager") is not None:
         arguments["task_manager"] = _with_pretrained(
             arguments["task_manager"], model_args["pretrained"]
@@ -164,6 +170,16 @@ def samples_folder(output_path: str | Path, model_args: Mapping[str, Any]) -> st
         fewshot_as_multiturn=False,
     )
     return str(path / str(tracker.model_name_sanitized))
+
+
+def _locate_default_model(arguments: dict[str, Any]) -> None:
+    """Let lm-eval's own models run our default model by its name, for a baseline."""
+    from page_bench.default_model import LOCAL_NAME, resolve
+
+    if LOCAL_NAME in str(arguments.get("model_args") or ""):
+        model_args = _as_dict(arguments["model_args"])
+        if model_args.get("pretrained") == LOCAL_NAME:
+            arguments["model_args"] = {**model_args, "pretrained": resolve(LOCAL_NAME)}
 
 
 def _refuse_caches(arguments: Mapping[str, Any]) -> None:

@@ -54,6 +54,7 @@ class PageLM(HFLM):
     def __init__(self, pretrained: Any = None, **kwargs: Any) -> None:
         self.page = PageConfig.from_arguments({k: v for k, v in kwargs.items() if is_ours(k)})
         passed_on = {k: v for k, v in kwargs.items() if not is_ours(k)}
+        passed_on.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
         name = default_model.default_pretrained() if pretrained is None else pretrained
         by_name = isinstance(name, str)
         loading.refuse_unsupported(passed_on, by_name)
@@ -72,6 +73,8 @@ class PageLM(HFLM):
             if name == default_model.HUB_ID:
                 raise default_model.explain_missing(error) from error
             reason = str(error).strip().partition("\n")[0]
+            if by_name and name.startswith(("/", ".", "~")) and not Path(name).is_dir():
+                reason = "there is no such folder."
             raise UsageError(f"{self.model_name} could not be loaded: {reason}") from error
         support.check_model(self.model)
         self._inner = base_model(self.model)
@@ -128,6 +131,7 @@ class PageLM(HFLM):
             stamp = datetime.now().isoformat().replace(":", "-")
             self._trace_file = self._trace_folder / f"trace_{stamp}.jsonl"
             self._write_traces()
+            log.info("trace: %s", self._trace_file)
         return list(self._answers)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> Any:
@@ -156,6 +160,7 @@ class PageLM(HFLM):
             "model": self.model_name,
             "dtype": self._dtype_name,
             "attn_implementation": self.attn_implementation,
+            "device": str(self.device),
             "granularity": GRANULARITY,
             **{k: v for k, v in asdict(self.page).items() if k != "doc_ids"},
             "evictor_args": asdict(self.page.make_evictor()),
@@ -271,7 +276,6 @@ class PageLM(HFLM):
             log.error(self._untraced)
         else:
             self._untraced = None
-            log.info("trace: %s", self._trace_file)
 
 
 def _fit(positions: range, limit: int, truncation: str | None) -> list[int] | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from page_bench.budget import FREE_MINIMUM, budget_share
 from page_bench.calibration import SMALL_PILOT, Threshold
 from page_bench.config import PageConfig
 from page_bench.engine import Outcome, Prompt
@@ -60,6 +61,7 @@ class RunSummary:
             warnings.append("all D of the pilot are equal: the gate cannot tell its prompts apart.")
         if config.gate == "page":
             warnings += _length_warning(prompts)
+        warnings += _budget_warning(config, outcomes)
         return cls(
             threshold=threshold,
             samples=len(outcomes),
@@ -97,4 +99,17 @@ def _length_warning(prompts: Sequence[Prompt]) -> list[str]:
     return [
         f"one τ serves prompts of very different length: typically {typical[shortest]:.0f} tokens "
         f"in {shortest} and {typical[longest]:.0f} in {longest}; run lengths apart."
+    ]
+
+
+def _budget_warning(config: PageConfig, outcomes: Sequence[Outcome]) -> list[str]:
+    """A warning where prompts are too short for the budget: more was kept than it says."""
+    least = config.n_sink + config.n_recent + FREE_MINIMUM
+    lengths = [o.context_tokens or o.prompt_tokens for o in outcomes if o.gate_open]
+    short = sum(budget_share(config.budget, length) < min(least, length) for length in lengths)
+    if not short or config.evictor == "none":
+        return []
+    return [
+        f"{short} of {len(lengths)} evicted prompts kept more than budget={config.budget} says: at "
+        f"least n_sink + recent + {FREE_MINIMUM} = {least} positions stay."
     ]

@@ -43,7 +43,7 @@ def test_command_reports_usage_errors(
 def test_run_without_tasks_reaches_the_model_and_ends_cleanly(tmp_path: Path) -> None:
     start = "import sys; from page_bench.cli import main; sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-c", start, "run", "--model", "page_hf", "-a", "evictor=snapkvv"],
+        [sys.executable, "-c", start, "run", "-a", "evictor=snapkvv"],
         capture_output=True,
         text=True,
         cwd=tmp_path,

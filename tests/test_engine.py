@@ -23,6 +23,7 @@ from page_bench.errors import UsageError
 from page_bench.eviction import evict, positions_to_keep
 from page_bench.evictors import evictor_names
 from page_bench.evictors.base import Evictor, LayerView
+from page_bench.evictors.h2o import H2O
 from page_bench.prefill import forward, prefill
 
 attention.register()
@@ -335,6 +336,12 @@ def test_an_evictor_that_breaks_its_contract_is_named(evictor: Evictor, sentence
     with pytest.raises(UsageError, match=sentence) as raised:
         positions_to_keep(evictor, filled, PageConfig(**SMALL), prompt_seed=0)  # type: ignore[arg-type]
     assert "evictor odd" in str(raised.value)
+
+
+def test_an_evictor_that_does_not_say_what_it_needs_is_told_so() -> None:
+    filled = prefill(observed("llama"), random_prompt(LENGTH), window=16, room=1)
+    with pytest.raises(UsageError, match=r'add needs: .*{"attention_mass"}'):
+        positions_to_keep(H2O(), filled, PageConfig(**SMALL), prompt_seed=0)  # type: ignore[arg-type]
 
 
 def test_sampling_depends_on_prompt_repeat_and_seed_alone() -> None:

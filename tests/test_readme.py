@@ -11,6 +11,7 @@ from tiny_models import random_prompt, tiny_model
 
 from page_bench import attention, evictors
 from page_bench.config import PageConfig
+from page_bench.errors import UsageError
 from page_bench.eviction import positions_to_keep
 from page_bench.prefill import prefill
 
@@ -47,3 +48,13 @@ def test_the_defaults_shown_are_the_defaults() -> None:
     for name in ("window", "top_k"):
         assert shown[name] == str(getattr(config, name)), name
     assert all(name in README for name in evictors.evictor_names())
+
+
+def test_an_evictor_must_be_called_like_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "small_keys.py").write_text(code)
+    monkeypatch.setattr(evictors, "__path__", [*evictors.__path__, str(tmp_path)])
+    with pytest.raises(UsageError, match=r"= 'small_keys', after the module"):
+        PageConfig.from_arguments({"evictor": "small_keys"})
