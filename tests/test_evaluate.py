@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import lm_eval
 import pytest
+import test_longbench
+import test_ruler
 from lm_eval.tasks import TaskManager
 
 from page_bench import plugin
@@ -23,21 +25,28 @@ def evaluate(tiny_folder: TinyFolder) -> Callable[..., dict[str, Any]]:
     plugin.install()
     pretrained = str(tiny_folder("llama"))
 
-    def run(model: str, **model_args: Any) -> dict[str, Any]:
+    def run(
+        model: str,
+        tasks: Sequence[str] = ("page_quickstart",),
+        metadata: dict[str, Any] | None = None,
+        chat: bool = False,
+        **model_args: Any,
+    ) -> dict[str, Any]:
         # Parsing lm-eval's own thousands of files takes many seconds and adds nothing here.
         manager = TaskManager(
             include_path=str(TASKS_FOLDER),
             include_defaults=False,
-            metadata={"pretrained": pretrained},
+            metadata={"pretrained": pretrained, **(metadata or {})},
         )
         results: dict[str, Any] = lm_eval.simple_evaluate(
             model=model,
             model_args={"pretrained": pretrained, "dtype": "float32", **model_args},
-            tasks=["page_quickstart"],
+            tasks=list(tasks),
             task_manager=manager,
             device="cpu",
             limit=3,
             bootstrap_iters=0,
+            apply_chat_template=chat,
         )
         return results
 
@@ -79,3 +88,43 @@ def test_gated_answers_are_the_plain_or_the_full_ones_of_the_same_tasks(
         assert (row["kept_kv"], row["gate_open"]) == (1.0, 0.0)
         assert math.isnan(row["head_drop"])
     assert [row["score"] for row in samples(full)] == [row["score"] for row in samples(stock)]
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["plain", "chat"])
+def test_a_closed_gate_scores_like_hf_on_every_kind_of_task(
+    chat: bool, evaluate: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    tasks = (
+        *("page_rulergen_2k_niah_multikey_3", "page_rulergen_2k_vt", "page_ruler_4k_vt"),
+        *("page_ruler_4k_mixed4_qa_1", "page_longbench_hotpotqa", "page_longbench_trec"),
+        "page_longbench_page_qasper",
+    )
+    metadata = {
+        "ruler_data": str(test_ruler.write(tmp_path / "4096.jsonl", test_ruler.split(4096))),
+        "longbench_data": str(test_longbench.write(tmp_path / "longbench")),
+    }
+    stock = evaluate("hf", tasks, metadata, chat)
+    closed = evaluate("page_hf", tasks, metadata, chat, gate="closed")
+    assert set(stock["samples"]) == set(tasks)
+    assert answers(closed) == answers(stock)
+    for task in tasks:
+        for metric in ("score", "correct", "kept_kv", "gate_open"):
+            name = f"{metric},none"
+            assert closed["results"][task][name] == stock["results"][task][name]
+
+
+def test_the_context_of_every_kind_of_task_can_be_compressed_alone(
+    evaluate: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    tasks = ("page_rulergen_2k_vt", "page_ruler_4k_vt", "page_longbench_hotpotqa")
+    metadata = {
+        "ruler_data": str(test_ruler.write(tmp_path / "4096.jsonl", test_ruler.split(4096))),
+        "longbench_data": str(test_longbench.write(tmp_path / "longbench")),
+    }
+    results = evaluate(
+        "page_hf", tasks, metadata, True, gate="open", compress="context", window=4, budget=0.5
+    )
+    assert results["config"]["page"]["evicted"] == len(samples(results)) > 0
+    for row in samples(results):
+        # Half of the context, and all of the question and the chat template's end.
+        assert 0.5 <= row["kept_kv"] < 1
