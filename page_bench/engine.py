@@ -30,6 +30,7 @@ class Prompt:
     Attributes:
         task, doc_id: the sample.
         repeat: 0, or which of several answers to the same sample this is.
+        protocol: how the task words its prompts; None where it does not say.
         text: the prompt's text.
         input_ids: its tokens, after truncation.
         context_tokens: how many of them are the context, with all before it; None where the whole
@@ -41,6 +42,7 @@ class Prompt:
     task: str
     doc_id: int
     repeat: int
+    protocol: str | None
     text: str
     input_ids: tuple[int, ...]
     context_tokens: int | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -217,6 +217,7 @@ class PageLM(HFLM):
             task=request.task_name or "",
             doc_id=request.doc_id if doc_ids is None else doc_ids[request.doc_id],
             repeat=repeat,
+            protocol=request.doc.get("protocol") if isinstance(request.doc, Mapping) else None,
             text=text,
             input_ids=tuple(ids[i] for i in kept),
             context_tokens=boundary and sum(i < boundary for i in kept),
@@ -234,6 +235,7 @@ class PageLM(HFLM):
             attn_implementation=self.attn_implementation,
             task=prompt.task,
             doc_id=prompt.doc_id,
+            protocol=prompt.protocol,
             repeat=prompt.repeat,
             prompt_sha256=prompt.sha256,
             evictor=self.page.evictor,

@@ -59,6 +59,7 @@ class Trace(Measured):
         dtype: dtype of the weights, and of mixed precision.
         attn_implementation: `sdpa` or `eager`.
         task, doc_id: the sample.
+        protocol: how the task words its prompts; None where it does not say.
         repeat: 0, or which of several answers to the same sample this is.
         prompt_sha256: hash of the prompt's text.
         evictor, evictor_args, granularity, budget: the arm's eviction.
@@ -69,7 +70,8 @@ class Trace(Measured):
         truncated_tokens: prompt tokens that truncation removed.
         new_tokens: answer tokens, a final end-of-sequence token included.
         answer: the answer as it was scored.
-        score, correct: the task's scores; None until the task has scored the answer.
+        score, correct, correct_paper: the task's scores, the last as the PAGE paper counted; None
+            until the task has scored the answer.
         schema_version: of this record.
     """
 
@@ -78,6 +80,7 @@ class Trace(Measured):
     attn_implementation: str
     task: str
     doc_id: int
+    protocol: str | None
     repeat: int
     prompt_sha256: str
     evictor: str
@@ -98,6 +101,7 @@ class Trace(Measured):
     answer: str
     score: float | None = None
     correct: float | None = None
+    correct_paper: float | None = None
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> str:

@@ -37,14 +37,18 @@ def printable(answer: str) -> str:
     return re.sub(r"[\x00-\x1f]", "\n", answer.strip()).strip()
 
 
-def report(answer: str, score: float, correct: float) -> dict[str, float]:
+def report(
+    answer: str, score: float, correct: float, correct_paper: float | None = None
+) -> dict[str, float]:
     """The numbers that every page task gives for one sample, and the trace completed by them.
 
     Args:
-        answer: an `Answer` of `page_hf`, whose trace receives `score` and `correct`; or the plain
-            text of any other model, which keeps its whole cache and has no gate.
+        answer: an `Answer` of `page_hf`, whose trace receives the scores; or the plain text of any
+            other model, which keeps its whole cache and has no gate.
         score: the benchmark's own metric, in [0, 1].
         correct: 1.0 or 0.0.
+        correct_paper: 1.0 or 0.0 as the PAGE paper counted; None where it is `correct`. It goes
+            into the trace alone.
 
     Returns:
         score, correct; kept_kv, the kept share of the prompt's KV entries; gate_open, 1.0 where
@@ -54,7 +58,8 @@ def report(answer: str, score: float, correct: float) -> dict[str, float]:
         cost = {"kept_kv": 1.0, "gate_open": 0.0, "head_drop": math.nan}
     else:
         trace = answer.trace
-        answer.trace = dataclasses.replace(trace, score=score, correct=correct)
+        paper = correct if correct_paper is None else correct_paper
+        answer.trace = dataclasses.replace(trace, score=score, correct=correct, correct_paper=paper)
         cost = {
             "kept_kv": float(trace.kept_kv),
             "gate_open": float(trace.gate_open),
@@ -69,7 +74,8 @@ def reference_match(doc: dict[str, Any], results: Sequence[str]) -> dict[str, fl
     Args:
         doc: `answers`, the references; `match`, how they count. "all": each is a part of the
             answer (RULER's string_match_all). "any": each is another name of the same answer
-            (RULER's string_match_part).
+            (RULER's string_match_part). `match_paper`, how they counted in the PAGE paper, if
+            otherwise.
         results: the answer, alone in a list.
 
     Returns:
@@ -79,14 +85,14 @@ def reference_match(doc: dict[str, Any], results: Sequence[str]) -> dict[str, fl
     answer, references, match = results[0], doc["answers"], doc["match"]
     found = recall(printable(answer), references)
     correct = is_correct(found, match)
-    return report(answer, found if match == "all" else correct, correct)
+    paper = is_correct(found, doc.get("match_paper", match))
+    return report(answer, found if match == "all" else correct, correct, paper)
 
 
 def is_correct(found: float, match: str) -> float:
     """Whether a recall is enough: 1.0 or 0.0.
 
-    A doc's `match_paper` says what the PAGE paper asked for, so `is_correct(score,
-    doc["match_paper"])` is the paper's own verdict; it differs from `correct` in niah_multiquery.
+    A doc's `match_paper` says what the PAGE paper asked for, which differs in niah_multiquery.
 
     Args:
         found: the share of the references found, in [0, 1].

@@ -44,7 +44,7 @@ def prompt(
 ) -> Prompt:
     ids = random_prompt(length, seed)[0].tolist()
     request = AnswerRequest(NEW, ("<|im_end|>",), {"do_sample": False, **arguments})
-    return Prompt("task", seed, 0, f"prompt {seed}", tuple(ids), context_tokens, 0, request)
+    return Prompt("task", seed, 0, None, f"prompt {seed}", tuple(ids), context_tokens, 0, request)
 
 
 def engine(family: str, **arguments: Any) -> Engine:

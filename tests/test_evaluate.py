@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -122,8 +123,20 @@ def test_the_context_of_every_kind_of_task_can_be_compressed_alone(
         "longbench_data": str(test_longbench.write(tmp_path / "longbench")),
     }
     results = evaluate(
-        "page_hf", tasks, metadata, True, gate="open", compress="context", window=4, budget=0.5
+        "page_hf",
+        tasks,
+        {**metadata, "protocol": "kvpress"},
+        True,
+        gate="open",
+        compress="context",
+        window=4,
+        budget=0.5,
+        trace=str(tmp_path / "trace"),
     )
+    (path,) = (tmp_path / "trace").iterdir()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {row["protocol"] for row in rows} == {"kvpress"}
+    assert {row["correct_paper"] for row in rows} <= {0.0, 1.0}
     assert results["config"]["page"]["evicted"] == len(samples(results)) > 0
     for row in samples(results):
         # Half of the context, and all of the question and the chat template's end.

@@ -168,7 +168,7 @@ def test_the_trace_learns_the_scores_and_keeps_the_rest() -> None:
     before = _trace()
     answer = Answer("one", before)
     scorers.reference_match(_doc("one", "two"), [answer])
-    assert answer.trace == dataclasses.replace(before, score=0.5, correct=0.0)
+    assert answer.trace == dataclasses.replace(before, score=0.5, correct=0.0, correct_paper=0.0)
     assert (before.score, before.correct) == (None, None)
 
 
@@ -178,3 +178,12 @@ def test_an_answer_that_was_pickled_is_scored_alike() -> None:
     assert scorers.reference_match(_doc("one"), [copy]) == scorers.reference_match(
         _doc("one"), [answer]
     )
+
+
+@pytest.mark.parametrize(("match_paper", "paper"), [("any", 1.0), ("all", 0.0)])
+def test_the_trace_learns_how_the_paper_counted(match_paper: str, paper: float) -> None:
+    answer = Answer("one", _trace())
+    doc = {**_doc("one", "two"), "match_paper": match_paper}
+    assert scorers.reference_match(doc, [answer])["correct"] == 0.0
+    assert answer.trace is not None
+    assert answer.trace.correct_paper == paper
