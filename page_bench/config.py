@@ -186,4 +186,6 @@ def _check_number(
 def check_integer(name: str, value: object, at_least: int) -> None:
     """Raise UsageError unless the value of an argument is a whole number from `at_least` on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise UsageError(f"{name}={value} is not allowed; give a whole number from {at_least} on.")
+        raise UsageError(
+            f"{name}={value!r} is not allowed; give a whole number from {at_least} on."
+        )

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from page_bench.config import check_integer
 from page_bench.errors import UsageError
 from page_bench.tasks import longbench_prompts as prompts
 from page_bench.tasks.longbench_rows import rows_of
@@ -56,12 +57,14 @@ def load(longbench_subset: str, **metadata: Any) -> dict[str, Docs]:
             short enough.
     """
     protocol = protocol_of(metadata)
+    if metadata.get("draw_seed") is not None:
+        raise UsageError("draw_seed draws from RULER's sets; LongBench is run whole: leave it out.")
     _require_metrics()
     rows = rows_of(longbench_subset, metadata)
     tokenizer = tokenizer_of(metadata)
     template = prompts.template_of(longbench_subset)
     if protocol == "page":
-        longest = int(metadata.get("longbench_skip_above", PAGE_LONGEST))
+        longest = _number(metadata, "longbench_skip_above") or PAGE_LONGEST
         kept = [
             index
             for index, row in enumerate(rows)
@@ -182,12 +185,9 @@ def _report_skipped(subset: str, inputs: int, kept: int, longest: int) -> None:
 
 
 def _limit(metadata: Mapping[str, Any], tokenizer: Any) -> int:
-    if metadata.get("longbench_max_length") is not None:
-        limit = int(metadata["longbench_max_length"])
-    else:
-        windows = [int(tokenizer.model_max_length)]
-        if metadata.get("max_length") is not None:
-            windows.append(int(metadata["max_length"]))
+    limit = _number(metadata, "longbench_max_length")
+    if limit is None:
+        windows = [int(tokenizer.model_max_length), _number(metadata, "max_length") or 10**9]
         limit = min(LONGEST, *(window - RESERVE for window in windows))
     if limit < 2:
         raise UsageError(
@@ -195,6 +195,13 @@ def _limit(metadata: Mapping[str, Any], tokenizer: Any) -> int:
             f"max_length (it is lessened by {RESERVE}) or longbench_max_length."
         )
     return limit
+
+
+def _number(metadata: Mapping[str, Any], name: str) -> int | None:
+    if metadata.get(name) is None:
+        return None
+    check_integer(name, metadata[name], at_least=1)
+    return int(metadata[name])
 
 
 def _require_metrics() -> None:

@@ -34,6 +34,8 @@ def rows_of(subset: str, metadata: Mapping[str, Any]) -> Sequence[Row]:
         UsageError: the copy, the Hub, or the rows in them are not there.
     """
     place = metadata.get("longbench_data") or os.environ.get(VARIABLE)
+    if not isinstance(place, str | os.PathLike | None):
+        raise UsageError(f"longbench_data={place!r} is not a path; give one, or leave it out.")
     rows = _from_hub(subset) if not place else _from_copy(subset, Path(place).expanduser())
     if not rows:
         raise UsageError(f"LongBench's {subset} has no rows in {place or HUB}: {_remedy()}.")
@@ -81,6 +83,19 @@ def _from_copy(subset: str, place: Path) -> Sequence[Row]:
 
 
 def _read(file: Path) -> Sequence[Row]:
+    try:
+        rows = _parsed(file)
+    except Exception as err:  # datasets raises what its many readers raise
+        raise UsageError(
+            f"{file} could not be read ({str(err).strip().partition(chr(10))[0]}): {_remedy()}."
+        ) from err
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict) or not row.get("answers"):
+            raise UsageError(f"row {number} of {file} has no `answers`: {_remedy()}.")
+    return rows
+
+
+def _parsed(file: Path) -> Sequence[Row]:
     if file.suffix == ".parquet":
         import datasets
 

@@ -11,17 +11,8 @@ class LongBenchTask(PromptTask):
     """A LongBench subset.
 
     Its documents decide on the chat template, which LongBench leaves out on some subsets even when
-    one is asked for, and on answer length and stop strings, which differ between protocols.
+    one is asked for.
     """
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__(config)
-        first = self.task_docs[0]
-        self.config.generation_kwargs = {
-            **self.config.generation_kwargs,
-            "max_gen_toks": first["max_new_tokens"],
-            "until": first["until"],
-        }
 
     def fewshot_context(
         self,

@@ -6,6 +6,7 @@ from typing import Any
 
 from lm_eval.api.task import ConfigurableTask
 
+from page_bench.errors import UsageError
 from page_bench.tasks import protocols
 
 
@@ -21,6 +22,12 @@ class PromptTask(ConfigurableTask):
     def __init__(self, config: dict[str, Any]) -> None:
         # lm-eval leaves its own key `class` in the configuration, but cannot read it there.
         super().__init__(config={k: v for k, v in config.items() if k != "class"})
+        # Answer length and stop strings belong to the protocol, which the documents know.
+        first = self.task_docs[0]
+        fixed = {"max_gen_toks": first["max_new_tokens"]}
+        if "until" in first:
+            fixed["until"] = first["until"]
+        self.config.generation_kwargs = {**(self.config.generation_kwargs or {}), **fixed}
 
     def fewshot_docs(self) -> None:
         """No examples: lm-eval would make every document of the task when it is built."""
@@ -34,6 +41,8 @@ class PromptTask(ConfigurableTask):
         **kwargs: Any,
     ) -> Any:
         """The prompt of one document; see the base class for the arguments."""
+        if num_fewshot:
+            raise UsageError(f"{self.config.task} has no examples to show; leave num_fewshot out.")
         if apply_chat_template:
             return super().fewshot_context(
                 doc,

@@ -27,6 +27,14 @@ DEFAULT = "ruler"
 PAGE_SYSTEM = "Answer the question concisely."
 
 
+_PAGE_ANSWER_TOKENS = 128
+
+
+def answer_tokens(protocol: str, of_the_task: int) -> int:
+    """Answer tokens at most: the task's own, under `page` at least the 128 of the paper's runs."""
+    return max(of_the_task, _PAGE_ANSWER_TOKENS) if protocol == "page" else of_the_task
+
+
 @dataclass(frozen=True)
 class Rendered:
     """A prompt before the chat template.

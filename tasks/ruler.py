@@ -122,7 +122,7 @@ def doc_of(row: Mapping[str, Any], task: str, length: int, protocol: str) -> dic
 
     Returns:
         The row with the protocol's `system`, `prompt` and `answer_prefix`, and with `answers`,
-        `match`, `match_paper`, `task`, `length` and `protocol`.
+        `match`, `match_paper`, `max_new_tokens`, `task`, `length` and `protocol`.
 
     Raises:
         UsageError: the row has no reference, or an empty one.
@@ -144,6 +144,7 @@ def doc_of(row: Mapping[str, Any], task: str, length: int, protocol: str) -> dic
         "prompt": rendered.prompt,
         "answer_prefix": rendered.answer_prefix,
         "answers": list(answers),
+        "max_new_tokens": protocols.answer_tokens(protocol, rule.max_new_tokens),
         "match": rule.match,
         "match_paper": rule.match_paper,
     }
@@ -176,6 +177,8 @@ def _load(length: int, task: str, source: str | None) -> Dataset:
         if length == LENGTHS[-1]:
             return _from_hub(HUB_32K, None, task)
         return _from_hub(HUB, str(length), "test")
+    if not isinstance(source, str):
+        raise UsageError(f"{METADATA_KEY}={source!r} is not a path; give one, or leave it out.")
     root = Path(source).expanduser()
     files = _files(root, length)
     ours = [file for file in files if _named(_TASK, _below(file, root)) == task]
@@ -188,7 +191,15 @@ def _load(length: int, task: str, source: str | None) -> Dataset:
             f"parquet or JSON-lines files (.parquet, .jsonl) of {HUB}'s fields, each with its "
             "length in its path, as in 4096/test.parquet."
         )
-    table = datasets.load_dataset(formats.pop(), data_files=[str(f) for f in files], split="train")
+    try:
+        table = datasets.load_dataset(
+            formats.pop(), data_files=[str(f) for f in files], split="train"
+        )
+    except Exception as error:  # datasets raises what its many readers raise
+        raise UsageError(
+            f"{files[0]} could not be read ({str(error).strip().partition(chr(10))[0]}): it should "
+            f"hold rows of {HUB}'s fields; mend it or name another copy by {VARIABLE}."
+        ) from error
     if "task" not in table.column_names and not ours:
         raise UsageError(
             f"the rows of {files[0]} do not say which task they are of: add a column `task`, or "

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from page_bench import default_model
+from page_bench.errors import UsageError
 
 # What of the model arguments also decides how its tokenizer is loaded.
 _LOADER_ARGUMENTS = ("revision", "subfolder", "gguf_file", "trust_remote_code")
@@ -18,10 +19,15 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Any:
     Args:
         metadata: `tokenizer`, `pretrained` or `model` (left out: the default model), the first
             that is there, a name or a tokenizer of transformers; and arguments that load it.
+
+    Raises:
+        UsageError: it cannot be loaded.
     """
     names = (metadata.get(key) for key in ("tokenizer", "pretrained", "model"))
     name = next((n for n in names if n), None) or default_model.default_pretrained()
     if not isinstance(name, str):
+        if not callable(name):
+            raise UsageError(f"tokenizer={name!r} is no tokenizer; give the name of one.")
         return name
     options = {k: metadata[k] for k in _LOADER_ARGUMENTS if metadata.get(k) is not None}
     return load(name, tuple(sorted(options.items())))
@@ -32,4 +38,11 @@ def load(name: str, options: tuple[tuple[str, Any], ...]) -> Any:
     """A tokenizer by name, loaded once."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(default_model.resolve(name), **dict(options))
+    try:
+        return AutoTokenizer.from_pretrained(default_model.resolve(name), **dict(options))
+    except OSError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UsageError(
+            f"the tokenizer of {name} could not be loaded ({reason}); tasks sized to a model need "
+            f"it: name one with pretrained=NAME, or tokenizer=NAME in --metadata."
+        ) from error

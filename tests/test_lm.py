@@ -280,7 +280,7 @@ def test_likelihoods_and_answer_caches_are_refused(tiny_folder: TinyFolder) -> N
         ({"attn_implementation": "flash_attention_2"}, "allowed are sdpa, eager"),
         ({"evictor": "snap"}, "evictor=snap does not exist"),
         ({"max_length": 9000}, "max_length=9000 exceeds the 8192 positions"),
-        ({"max_length": "100"}, "max_length=100 is not allowed; give a whole number"),
+        ({"max_length": "100"}, "max_length='100' is not allowed; give a whole number"),
         ({"max_length": 0}, "max_length=0 is not allowed"),
         ({"dtype": "flaot32"}, "dtype=flaot32 does not exist"),
         ({"trace": "/proc/none"}, "the trace cannot be written"),

@@ -517,7 +517,7 @@ def test_data_that_is_nowhere_is_named_with_both_remedies(
     for metadata in ({}, {"longbench_data": str(tmp_path)}):
         with pytest.raises(UsageError, match=r"longbench_data.*PAGE_BENCH_LONGBENCH"):
             rows_of("qasper", metadata)
-    (tmp_path / "qasper.jsonl").write_text('{"context": "x", "answers": []}\n')
+    (tmp_path / "qasper.jsonl").write_text('{"context": "x", "answers": ["y"]}\n')
     with pytest.raises(UsageError, match="have no question"):
         rows_of("qasper", {"longbench_data": str(tmp_path)})
 
@@ -531,3 +531,30 @@ def test_missing_metric_packages_are_named_before_any_answer(
     )
     with pytest.raises(UsageError, match=r"metrics need jieba: run .*page-bench\[tasks\]"):
         docs("qasper", metadata)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"longbench_max_length": "abc"}, "longbench_max_length='abc' is not allowed"),
+        ({"max_length": "x"}, "max_length='x' is not allowed"),
+        ({"protocol": "page", "longbench_skip_above": "x"}, "longbench_skip_above='x'"),
+        ({"draw_seed": 1}, "LongBench is run whole"),
+        ({"longbench_data": 5}, "longbench_data=5 is not a path"),
+        ({"tokenizer": "/nowhere/at/all"}, "the tokenizer of /nowhere/at/all could not be loaded"),
+        ({"tokenizer": 5}, "tokenizer=5 is no tokenizer"),
+    ],
+)
+def test_metadata_that_makes_no_sense_is_named(
+    more: dict[str, Any], sentence: str, metadata: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        docs("qasper", {**metadata, **more})
+
+
+@pytest.mark.parametrize("text", ['{"context": ', '{"context": "x", "input": "y", "answers": []}'])
+def test_a_broken_row_is_named(text: str, tmp_path: Path) -> None:
+    good = json.dumps({"context": "x", "input": "y", "answers": ["z"]})
+    (tmp_path / "qasper.jsonl").write_text(f"{good}\n{text}\n")
+    with pytest.raises(UsageError, match=r"qasper.jsonl (could not be read|has no `answers`)"):
+        rows_of("qasper", {"longbench_data": str(tmp_path)})

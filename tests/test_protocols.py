@@ -113,7 +113,7 @@ def test_protocols_differ_by_single_characters() -> None:
 
 def doc(protocol: str, row: dict[str, str] = NEEDLE) -> dict[str, Any]:
     rendered = protocols.render(row, protocol)
-    return {"protocol": protocol, "answers": ["7"], **vars(rendered)}
+    return {"protocol": protocol, "answers": ["7"], "max_new_tokens": 30, **vars(rendered)}
 
 
 @pytest.mark.parametrize("protocol", protocols.PROTOCOLS)
@@ -196,3 +196,15 @@ def test_an_unknown_protocol_is_refused_with_the_nearest(wrong: object, near: st
     assert f'"protocol": "{near}' in str(refused.value)
     with pytest.raises(ValueError, match="protocol is one of"):
         protocols.render(NEEDLE, str(wrong))
+
+
+def test_answers_under_page_are_as_long_as_the_papers() -> None:
+    assert [protocols.answer_tokens("page", n) for n in (30, 128, 512)] == [128, 128, 512]
+    assert protocols.answer_tokens("ruler", 30) == 30
+
+
+def test_examples_are_refused(task: Callable[[str], PromptTask]) -> None:
+    built = task("ruler")
+    assert built.config.generation_kwargs["max_gen_toks"] == 30
+    with pytest.raises(UsageError, match="one_row has no examples to show"):
+        built.fewshot_context(doc("ruler"), num_fewshot=2)

@@ -403,3 +403,18 @@ def test_listing_tasks_imports_neither_torch_nor_loaders() -> None:
     command = [sys.executable, "-c", code, str(FOLDER)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["104", "light"]
+
+
+def test_the_answer_length_follows_the_protocol(copy: Path) -> None:
+    for protocol, tokens in (("ruler", 30), ("page", 128)):
+        loaded = manager(ruler_data=str(copy), protocol=protocol).load(["page_ruler_4k_vt"])
+        task = loaded["tasks"]["page_ruler_4k_vt"]
+        assert task.config.generation_kwargs["max_gen_toks"] == tokens
+
+
+def test_a_broken_copy_is_named(tmp_path: Path) -> None:
+    (tmp_path / "4096.jsonl").write_text('{"context": ')
+    with pytest.raises(UsageError, match=r"4096.jsonl could not be read"):
+        docs("vt", 4096, ruler_data=str(tmp_path / "4096.jsonl"))
+    with pytest.raises(UsageError, match="ruler_data=7 is not a path"):
+        docs("vt", 4096, ruler_data=7)

@@ -322,7 +322,7 @@ def test_a_row_is_a_dict_to_everybody() -> None:
     ("wrong", "message"),
     [
         ({"num_samples": 0}, "num_samples=0"),
-        ({"ruler_seed": "a"}, "ruler_seed=a"),
+        ({"ruler_seed": "a"}, "ruler_seed='a'"),
         ({"draw_seed": 1.5}, "draw_seed=1.5"),
         ({"near_tie_keys": 0}, "near_tie_keys=0"),
         ({"protocol": "pages"}, "no protocol 'pages'"),

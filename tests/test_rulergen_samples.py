@@ -18,6 +18,7 @@ from page_bench.errors import UsageError
 from page_bench.tasks.protocols import PROTOCOLS
 from page_bench.tasks.ruler import RULES, doc_of
 from page_bench.tasks.rulergen import essays, questions, sizing, templates, words
+from page_bench.tasks.rulergen.dataset import load
 from page_bench.tasks.rulergen.meter import Meter, meter_of
 from page_bench.tasks.rulergen.samples import Generator, Settings
 
@@ -472,3 +473,20 @@ def test_the_search_finds_the_largest_that_fits_in_few_steps(seed: int) -> None:
     assert found == (None if best is None else (best, sums[best]))
     assert len(asked) <= 25
     assert len(set(asked)) == len(asked)
+
+
+def test_a_bos_that_the_template_leaves_out_is_counted() -> None:
+    tokenizer = tiny_tokenizer(with_bos=True)
+    row = {"context": "text", "question": "why?", "answer_prefix": "so"}
+    with_it = Meter(tokenizer).prompt(row, "ruler")
+    tokenizer.chat_template = tokenizer.chat_template.removeprefix("{{ bos_token }}")
+    # lm-eval lets the tokenizer add what the template does not write.
+    assert Meter(tokenizer).prompt(row, "ruler") == with_it
+
+
+@pytest.mark.real_model
+def test_more_samples_than_questions_say_so(default_model_folder: Path, tmp_path: Path) -> None:
+    squad = str(write_squad(tmp_path / "squad.json", articles=2, paragraphs=2))
+    rows = load(4096, "qa_1", pretrained=str(default_model_folder), squad=squad)["test"]
+    with pytest.raises(UsageError, match=r"sample 499 of qa_1 has no question: .* num_samples"):
+        rows[499]["prompt"]

@@ -81,6 +81,8 @@ def load(ruler_length: int, ruler_task: str, **metadata: Any) -> dict[str, Rows]
         row = generator.sample(order[place])
         doc = doc_of(row, ruler_task, ruler_length, protocol)
         doc |= {"seed": seed, "near_tie_keys": near_tie_keys}
+        # The sample is sized to RULER's own answer length, whatever the protocol.
+        doc["max_new_tokens"] = RULES[ruler_task].max_new_tokens
         return {field: doc[field] for field in FIELDS}
 
     return {"test": Rows(document, count)}

@@ -128,7 +128,8 @@ def load(source: str | None = None) -> Essay:
     name = source or os.environ.get(VARIABLE) or HUB_ESSAYS
     if name == SYNTHETIC:
         return Essay(SYNTHETIC, _synthetic())
-    text = _file(Path(name)) if Path(name).is_file() else _data_set(name)
+    file = Path(name).expanduser()
+    text = _file(file) if file.is_file() else _data_set(name)
     words = tuple(text.split())
     if not words:
         raise UsageError(f"the essays in {name} hold no words; name another text as `essays`.")

@@ -43,7 +43,10 @@ class Meter:
         """The tokens of a row's prompt under one protocol."""
         rendered = render(row, protocol)
         if getattr(self._tokenizer, "chat_template", None):
-            return self.text(self._templated(rendered))
+            text = self._templated(rendered)
+            # As lm-eval encodes it: a BOS is added unless the template wrote one.
+            bos = getattr(self._tokenizer, "bos_token", None)
+            return self.text(text, special=not (bos and text.startswith(bos)))
         return self.text(plain_text({**vars(rendered), "protocol": protocol}), special=True)
 
     def prompts(self, row: Mapping[str, Any]) -> dict[str, int]:

@@ -113,7 +113,7 @@ def load(kind: str, source: str | None = None) -> Corpus:
             name, rows = HUB[kind][0], _hub(kind)
             read = _flat_squad if kind == "squad" else _hub_hotpotqa
             return _corpus(name, read(rows))
-        raw = json.loads(Path(name).read_text(encoding="utf-8"))
+        raw = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
         return _corpus(name, _squad(raw) if kind == "squad" else _hotpotqa(raw))
     except Exception as error:  # datasets raises what its many readers raise
         said = (str(error).splitlines() or [""])[0] or type(error).__name__

@@ -23,7 +23,7 @@ from page_bench.tasks.rulergen.draft import Draft, Parts
 from page_bench.tasks.rulergen.meter import Meter
 from page_bench.tasks.rulergen.sizing import longest
 
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 """Raise when any sample changes, so that none of an earlier version is taken from the disk."""
 FULL = 0.95
 """A sample that fills less of its length says why."""
@@ -137,6 +137,11 @@ class Generator:
             if row is not None:
                 break
         else:
+            if self._corpus is not None and index >= len(self._corpus.questions):
+                raise UsageError(
+                    f"sample {index} of {settings.task} has no question: its documents hold "
+                    f"{len(self._corpus.questions)}; give num_samples that many at most."
+                )
             raise UsageError(
                 f"{settings.task} does not fit into {settings.length} tokens with this tokenizer, "
                 f"of which the answer takes {reserved}; choose a longer one of the "
