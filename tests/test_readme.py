@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,20 @@ from page_bench.prefill import prefill
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_evictor_shown_is_one_file_that_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "knorm.py").write_text(code)
-    monkeypatch.setattr(evictors, "__path__", [*evictors.__path__, str(tmp_path)])
+@pytest.fixture
+def add_evictor_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts the README's evictor among the others, as a module of the given name."""
+
+    def add(module: str) -> None:
+        (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+        (tmp_path / f"{module}.py").write_text(code)
+        monkeypatch.setattr(evictors, "__path__", [*evictors.__path__, str(tmp_path)])
+
+    return add
+
+
+def test_the_evictor_shown_is_one_file_that_runs(add_evictor_shown: Callable[[str], None]) -> None:
+    add_evictor_shown("knorm")
     assert "knorm" in evictors.evictor_names()
     config = PageConfig.from_arguments({"evictor": "knorm", "evictor.power": 2, "window": 8})
     model = tiny_model("llama")
@@ -51,10 +60,8 @@ def test_the_defaults_shown_are_the_defaults() -> None:
 
 
 def test_an_evictor_must_be_called_like_its_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    add_evictor_shown: Callable[[str], None],
 ) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "small_keys.py").write_text(code)
-    monkeypatch.setattr(evictors, "__path__", [*evictors.__path__, str(tmp_path)])
+    add_evictor_shown("small_keys")
     with pytest.raises(UsageError, match=r"= 'small_keys', after the module"):
         PageConfig.from_arguments({"evictor": "small_keys"})
