@@ -131,7 +131,8 @@ class PageLM(HFLM):
             stamp = datetime.now().isoformat().replace(":", "-")
             self._trace_file = self._trace_folder / f"trace_{stamp}.jsonl"
             self._write_traces()
-            log.info("trace: %s", self._trace_file)
+            if self._untraced is None:
+                log.info("trace: %s", self._trace_file)
         return list(self._answers)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> Any:
@@ -212,6 +213,13 @@ class PageLM(HFLM):
                 f"less {max_new_tokens} answer tokens leave {self.max_length - max_new_tokens}; "
                 f"give truncation=left or truncation=middle, or leave the document out."
             )
+        if boundary is not None:
+            boundary = sum(i < boundary for i in kept)
+            if not 0 < boundary < len(kept):
+                raise UsageError(
+                    f"truncation leaves nothing of the context or of the question of {where}; "
+                    f"give a larger max_length, or use compress=prompt."
+                )
         doc_ids = self.page.doc_ids.get(request.task_name or "")
         return Prompt(
             task=request.task_name or "",
@@ -220,7 +228,7 @@ class PageLM(HFLM):
             protocol=request.doc.get("protocol") if isinstance(request.doc, Mapping) else None,
             text=text,
             input_ids=tuple(ids[i] for i in kept),
-            context_tokens=boundary and sum(i < boundary for i in kept),
+            context_tokens=boundary,
             truncated_tokens=len(ids) - len(kept),
             request=AnswerRequest(max_new_tokens, tuple(stop), rest),
         )

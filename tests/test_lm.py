@@ -223,6 +223,14 @@ def test_truncation_moves_the_end_of_the_context(tiny_folder: TinyFolder) -> Non
         assert prompt.context_tokens == expected
 
 
+def test_truncation_that_leaves_no_context_is_an_error(tiny_folder: TinyFolder) -> None:
+    (request,) = requests(["c" * 30 + "q" * 200])
+    request.doc = {"context": "c" * 30}
+    lm = page_lm(tiny_folder("qwen2"), compress="context", truncation="left", max_length=116)
+    with pytest.raises(UsageError, match="truncation leaves nothing of the context"):
+        lm._prompt(request, 0)
+
+
 @pytest.mark.parametrize(
     ("doc", "sentence"),
     [
@@ -396,15 +404,21 @@ def test_equal_drops_are_a_warning(tiny_folder: TinyFolder) -> None:
 
 
 def test_a_full_disk_does_not_cost_the_answers(
-    tiny_folder: TinyFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_folder: TinyFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("page_bench.lm.write_traces", full)
     lm = page_lm(tiny_folder("llama"), gate="open", trace=str(tmp_path))
-    answers = lm.generate_until(requests(QUESTIONS), disable_tqdm=True)
+    with caplog.at_level("INFO", logger="page_bench"):
+        answers = lm.generate_until(requests(QUESTIONS), disable_tqdm=True)
     assert len(answers) == 3
+    assert "could not be written" in caplog.text
+    assert not [record for record in caplog.records if record.message.startswith("trace: ")]
     info = lm.get_model_info()["page"]
     assert info["trace_file"] is None
     assert any("No space left" in warning for warning in info["warnings"])
