@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import random
 import re
+import string
+import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import astuple
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import tiny_tokenizer
+from tiny_models import tiny_tokenizer, trained_tokenizer
 
 from page_bench.errors import UsageError
-from page_bench.tasks.protocols import PROTOCOLS
+from page_bench.tasks.protocols import PROTOCOLS, render
 from page_bench.tasks.ruler import RULES, doc_of
 from page_bench.tasks.rulergen import essays, questions, sizing, templates, words
 from page_bench.tasks.rulergen.dataset import load
@@ -23,11 +26,16 @@ from page_bench.tasks.rulergen.meter import Meter, meter_of
 from page_bench.tasks.rulergen.samples import Generator, Settings
 
 NIAH = [task for task in RULES if task.startswith("niah")]
-BYTES, SMOL = "bytes", "smollm2"
+BYTES, SMOL, TRAINED = "bytes", "smollm2", "trained"
 CELLS = [
-    *((SMOL, task, length) for task in RULES for length in (1024, 2048, 4096, 16384)),
-    *((BYTES, task, length) for task in RULES if task != "cwe" for length in (2048, 4096, 16384)),
-    (BYTES, "cwe", 3000),
+    *(
+        (tokenizer, task, length)
+        for tokenizer in (SMOL, TRAINED)
+        for task in RULES
+        for length in (1024, 2048, 4096, 16384)
+    ),
+    # A unit of text is large where each byte is a token.
+    *((BYTES, task, 4096) for task in RULES if task != "cwe"),
     (BYTES, "cwe", 16384),
 ]
 FACT = re.compile(r"One of the special magic (\w+) for (\S+) is: (\S+)\.")
@@ -100,14 +108,29 @@ def hotpotqa(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_hotpotqa(tmp_path_factory.mktemp("hotpotqa") / "dev_distractor.json")
 
 
+def ruler_texts() -> Iterator[str]:
+    """What a tokenizer learns RULER's language from: its words, templates, prose and values."""
+    rng = random.Random("tokenizer")
+    yield from words.load().every * 2
+    yield from astuple(templates.load()) * 20
+    yield " ".join(essays.load("synthetic").words[:20_000])
+    for _ in range(2000):
+        yield str(rng.randrange(10**7))
+        yield str(uuid.UUID(int=rng.getrandbits(128), version=4))
+        yield f"VAR {''.join(rng.choices(string.ascii_uppercase, k=5))} = "
+        yield f"... {''.join(rng.choices(string.ascii_lowercase, k=6))}"
+
+
 @pytest.fixture(scope="session")
 def meter(default_model_folder: Path) -> Callable[[str], Meter]:
-    """The meters of two tokenizers: one token per byte, and SmolLM2's."""
+    """The meters of three tokenizers: SmolLM2's, one trained here, one of a token per byte."""
 
     @cache
     def of(name: str) -> Meter:
         if name == BYTES:
             return Meter(tiny_tokenizer(with_bos=True))
+        if name == TRAINED:
+            return Meter(trained_tokenizer(ruler_texts(), vocabulary=6000))
         return meter_of({"pretrained": str(default_model_folder)})
 
     return of
@@ -257,9 +280,34 @@ def test_a_sample_can_be_solved_and_fills_its_length(
         assert max(tokens) == row["prompt_tokens"]
         assert row["fill"] == (max(tokens) + reserved) / length <= 1
         assert bool(row["shortfall"]) == (row["fill"] < 0.95)
-        # Only units that are large for their length leave more than a twentieth empty.
-        large = task in ("qa_1", "qa_2") or (tokenizer == BYTES and length < 16384)
-        assert large or length == 1024 or not row["shortfall"]
+        # Only documents are so large that one more would be over a twentieth.
+        assert task in questions.SOURCES or not row["shortfall"]
+
+
+@pytest.mark.real_model
+def test_the_trained_tokenizer_is_another_and_always_the_same(
+    make: Make, meter: Callable[[str], Meter]
+) -> None:
+    trained = meter(TRAINED)._tokenizer
+    for task in RULES:
+        text = make(SMOL, task, 1024)["context"]
+        ids = trained(text, add_special_tokens=False)["input_ids"]
+        assert trained.decode(ids) == text
+        assert trained.unk_token_id not in ids
+        assert abs(len(ids) / meter(SMOL).text(text) - 1) > 0.02, task
+    again = Meter(trained_tokenizer(ruler_texts(), vocabulary=len(trained)))
+    assert again.fingerprint == meter(TRAINED).fingerprint
+
+
+@pytest.mark.real_model
+def test_a_system_message_that_the_template_refuses_is_not_counted(
+    meter: Callable[[str], Meter],
+) -> None:
+    row = {"context": "text", "question": "why?", "answer_prefix": " so"}
+    rendered = render(row, "page")
+    assert rendered.system
+    without = meter(TRAINED).text(f"<s>[INST] {rendered.prompt} [/INST]")
+    assert meter(TRAINED).prompt(row, "page") == without
 
 
 @pytest.mark.real_model
@@ -376,6 +424,52 @@ def test_unreadable_documents_name_the_ways_out(tmp_path: Path) -> None:
         questions.load("squad", str(other))
     with pytest.raises(UsageError, match="PAGE_BENCH_HOTPOTQA"):
         questions.load("hotpotqa", str(tmp_path / "missing.json"))
+
+
+def test_questions_and_references_are_kept_as_the_data_sets_have_them(tmp_path: Path) -> None:
+    squad, hotpotqa = tmp_path / "squad.json", tmp_path / "hotpotqa.json"
+    qas = [
+        # As in SQuAD: a space at the end, one reference twice, one that is longer.
+        ("Where is Normandy? ", ["France", "northern France", "France"], False),
+        ("Who is Normandy?", [], True),
+    ]
+    paragraphs = [
+        {
+            "context": "Normandy is in northern France.",
+            "qas": [
+                {
+                    "question": question,
+                    "answers": [{"text": text, "answer_start": 0} for text in answers],
+                    "plausible_answers": [{"text": "Normandy", "answer_start": 0}],
+                    "is_impossible": impossible,
+                }
+                for question, answers, impossible in qas
+            ],
+        },
+        {"context": "Café, “Rhine” {0}.", "qas": []},
+    ]
+    data = [{"title": "Normandy", "paragraphs": paragraphs}]
+    squad.write_text(json.dumps({"version": "v2.0", "data": data}), encoding="utf-8")
+    corpus = questions.load("squad", str(squad))
+    assert corpus.documents == ("Café, “Rhine” {0}.", "Normandy is in northern France.")
+    asked = questions.Question("Where is Normandy? ", ("France", "northern France"), (1,), (0,))
+    assert corpus.questions == (asked,)
+    parts = questions.draft(corpus, asked, "seed", 1024, templates.load()).build(2)
+    assert parts.question.endswith("\n\nQuestion: Where is Normandy? ")
+    assert sorted(read_documents(parts.context + parts.question)) == list(corpus.documents)
+
+    # As in HotpotQA: an answer that no document says, sentences that bring their spaces along,
+    # and a question that has two documents only.
+    row = {
+        "question": "Are both rivers?",
+        "answer": "yes",
+        "context": [["Rhine", ["A river.", " It is long."]], ["Seine", ["A river."]]],
+        "supporting_facts": [["Seine", 0], ["Rhine", 0]],
+    }
+    hotpotqa.write_text(json.dumps([row]), encoding="utf-8")
+    corpus = questions.load("hotpotqa", str(hotpotqa))
+    assert corpus.documents == ("Rhine\nA river. It is long.", "Seine\nA river.")
+    assert corpus.questions == (questions.Question("Are both rivers?", ("yes",), (1, 0), ()),)
 
 
 def test_the_hub_schemas_give_the_same_corpora(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import string
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
@@ -24,6 +26,14 @@ _ANSWER_HEADER = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif 
 _TURNS = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+)
+# User and assistant only, no line breaks, and the end of a turn only after an answer.
+_INSTRUCTIONS = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['role'] == 'user' %}[INST] {{ message['content'] }} [/INST]"
+    "{% elif message['role'] == 'assistant' %} {{ message['content'] }}{{ eos_token }}"
+    "{% else %}{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}"
+    "{% endfor %}"
 )
 
 
@@ -100,6 +110,46 @@ def tiny_tokenizer(with_bos: bool) -> PreTrainedTokenizerFast:
         model_max_length=MAX_POSITIONS,
     )
     tokenizer.chat_template = ("{{ bos_token }}" if with_bos else "") + _TURNS + _ANSWER_HEADER
+    return tokenizer
+
+
+def trained_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """A BPE tokenizer in SentencePiece's manner, trained in place: the same texts, the same tokens.
+
+    Spaces begin the tokens of the words after them, digits may share a token, a line break is a
+    token of its own, every text gets a BOS. The chat template writes the BOS as well, has no
+    header before an answer and refuses system messages.
+
+    Args:
+        texts: to train on. What is not printable ASCII and not in them becomes `<unk>`.
+        vocabulary: tokens, special ones included.
+    """
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split("\n", "isolated"),
+            pre_tokenizers.Metaspace(prepend_scheme="first"),
+        ]
+    )
+    backend.decoder = decoders.Metaspace(prepend_scheme="first")
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=["<unk>", "<s>", "</s>"],
+        initial_alphabet=list(string.printable),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", backend.token_to_id("<s>"))]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = _INSTRUCTIONS
     return tokenizer
 
 
