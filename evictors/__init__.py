@@ -1,88 +1,199 @@
-"""Evictors, one file each: a module of this folder named after the method is all it takes."""
+"""Evictors, one file each: a module of this folder named after the method is all it takes.
+
+An evictor is asked for by a *title*: a name (`snapkv`), a wrapper around another title
+(`adakv(snapkv)`), or a class in a file (`path/to/file.py:ClassName`). Installed packages add
+names through the entry-point group `page_bench.evictors`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
-import math
+import importlib.util
 import pkgutil
-import typing
+import re
+import sys
 from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
 
+from page_bench import options as checks
 from page_bench.errors import UsageError
-from page_bench.evictors.base import Evictor
+from page_bench.evictors.base import Evictor, Granularity, Wrapper
 
-_NOT_METHODS = {"base"}
+ENTRY_POINTS = "page_bench.evictors"
+
+_IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<name>\w+)")
+_WRAPPED = re.compile(r"(?P<name>[^()]+)\((?P<base>.+)\)")
+
+
+def own_names() -> list[str]:
+    """Names of the evictors in this folder, sorted."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in modules if name != "base" and not name.startswith("_"))
 
 
 def evictor_names() -> list[str]:
-    """Names of all evictors in this folder, sorted."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _NOT_METHODS)
+    """Names of all evictors, those of installed packages included, sorted."""
+    return sorted({*own_names(), *entry_points(group=ENTRY_POINTS).names})
 
 
 def evictor_class(name: str) -> type[Evictor]:
-    """The class of an evictor, by its name.
+    """The class of an evictor, by its name or as `path/to/file.py:ClassName`.
 
     Raises:
-        UsageError: there is no evictor of this name.
+        UsageError: there is no such evictor, or it is not what an evictor must be.
     """
-    if name not in evictor_names():
+    in_file = _IN_FILE.fullmatch(name)
+    if in_file:
+        return _checked(_class_in_file(Path(in_file["path"]), in_file["name"]), name, None)
+    installed = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
+    if name in own_names() and installed:
         raise UsageError(
-            f"evictor={name} does not exist{_nearest(str(name), evictor_names())}; "
-            f"evictors are {', '.join(evictor_names())}."
+            f"evictor={name} is page-bench's own and that of {installed[0].value}; give the "
+            f"installed one another name."
         )
-    module = importlib.import_module(f"{__name__}.{name}")
-    (found,) = (
-        member
-        for member in vars(module).values()
-        if isinstance(member, type)
-        and issubclass(member, Evictor)
-        and member.__module__ == module.__name__
-    )
-    if found.name != name:
+    if name in own_names():
+        module = importlib.import_module(f"{__name__}.{name}")
+        found = [
+            member
+            for member in vars(module).values()
+            if isinstance(member, type)
+            and issubclass(member, Evictor)
+            and member.__module__ == module.__name__
+        ]
+        if len(found) != 1:
+            raise UsageError(
+                f"{module.__file__} defines {len(found)} evictors; it must define one, {name!r} "
+                f"(a module that defines none begins with an underscore)."
+            )
+        return _checked(found[0], str(module.__file__), name)
+    if not installed:
         raise UsageError(
-            f"the evictor in {module.__file__} calls itself {found.name!r}; give its class "
-            f"name: ClassVar[str] = {name!r}, after the module."
+            f"evictor={name} does not exist{checks.nearest(name, evictor_names())}; evictors are "
+            f"{', '.join(evictor_names())}, or path/to/file.py:ClassName."
         )
-    return found
+    if len(installed) > 1:
+        raise UsageError(
+            f"evictor={name} is given by {len(installed)} installed packages: "
+            f"{', '.join(str(point.value) for point in installed)}; keep one of them."
+        )
+    try:
+        loaded = installed[0].load()
+    except Exception as error:
+        raise UsageError(
+            f"evictor={name} ({installed[0].value}) could not be imported: {error}"
+        ) from error
+    return _checked(loaded, installed[0].value, name)
 
 
-def make_evictor(name: str, options: Mapping[str, object]) -> Evictor:
+def make_evictor(title: str, options: Mapping[str, object], granularity: Granularity) -> Evictor:
     """An evictor with its options checked against the fields of its class.
 
+    Args:
+        title: name, wrapper with the wrapped title in parentheses, or class in a file.
+        options: by field; those of a wrapped evictor as `base.FIELD`.
+        granularity: fills in the defaults that depend on it.
+
     Raises:
-        UsageError: unknown evictor or option, or a value of the wrong type.
+        UsageError: unknown evictor or option, a value of the wrong type, or a keep set that the
+            method cannot have.
     """
-    cls = evictor_class(name)
-    types = typing.get_type_hints(cls)
-    fields = [field.name for field in dataclasses.fields(cls)]
-    for option, value in options.items():
-        if option not in fields:
-            allowed = ", ".join(f"evictor.{field}" for field in fields) or "none"
+    evictor = _make(_tight(str(title)), options, "evictor").resolved(granularity)
+    part: Evictor | None = evictor
+    while part is not None:
+        if granularity not in part.granularities:
             raise UsageError(
-                f"evictor.{option} is not an option of {name}{_nearest(option, fields)}; "
-                f"its options are: {allowed}."
+                f"evictor={part.title} has no meaning in granularity={granularity}: {part.refusal}"
             )
-        if not _fits(value, types[option]):
+        part = part.base if isinstance(part, Wrapper) else None
+    return evictor
+
+
+def _tight(title: str) -> str:
+    """A title without spaces around its parentheses; a path may hold some."""
+    return re.sub(r"\s*([()])\s*", r"\1", title.strip())
+
+
+def option_types(cls: type[Evictor]) -> dict[str, Any]:
+    """The options of an evictor and their types; a wrapped evictor is not an option."""
+    return checks.option_types(cls, without=("base",))
+
+
+def _make(title: str, options: Mapping[str, object], prefix: str) -> Evictor:
+    wrapped = None if _IN_FILE.fullmatch(title) else _WRAPPED.fullmatch(title)
+    cls = evictor_class(wrapped["name"] if wrapped else title)
+    name = cls.name
+    inner = {k.removeprefix("base."): v for k, v in options.items() if k.startswith("base.")}
+    own = {k: v for k, v in options.items() if not k.startswith("base.")}
+    values: dict[str, Any] = {}
+    if issubclass(cls, Wrapper):
+        if wrapped is None:
             raise UsageError(
-                f"evictor.{option}={value!r} is not a value of type "
-                f"{types[option].__name__}, which {name} needs there."
+                f"evictor={name} changes another evictor: name it in parentheses, as in "
+                f"{name}(snapkv)."
             )
-    return cls(**{k: types[k](v) for k, v in options.items()})
+        values["base"] = _make(wrapped["base"], inner, f"{prefix}.base")
+    elif wrapped is not None:
+        raise UsageError(f"evictor={name} wraps no other evictor; leave ({wrapped['base']}) out.")
+    elif inner:
+        raise UsageError(
+            f"{prefix}.base.{next(iter(inner))} is an option of a wrapped evictor, but {name} "
+            f"wraps none; leave base. out."
+        )
+    values |= checks.checked(own, option_types(cls), prefix, name)
+    return cls(**values)
 
 
-def _fits(value: object, wanted: type) -> bool:
-    """Whether a value as lm-eval parsed it can stand for `wanted`: 1 and 1.0 are both numbers."""
-    if isinstance(value, bool) or wanted is bool:
-        return isinstance(value, bool) and wanted is bool
-    if wanted is int:
-        return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if wanted is float:
-        return isinstance(value, int | float) and math.isfinite(value)
-    return isinstance(value, wanted)
+def _class_in_file(path: Path, name: str) -> object:
+    if not path.is_file():
+        raise UsageError(f"evictor={path}:{name}: there is no file {path}; give its path.")
+    # Dataclasses look their module up by name while they are made.
+    known_as = f"page_bench_evictor_file:{path.resolve()}"
+    module = sys.modules.get(known_as)
+    if module is None:
+        spec = importlib.util.spec_from_file_location(known_as, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[known_as] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[known_as]
+            raise UsageError(f"evictor={path}:{name} could not be imported: {error}") from error
+    if not hasattr(module, name):
+        raise UsageError(f"evictor={path}:{name}: {path} has no class {name}.")
+    return getattr(module, name)
 
 
-def _nearest(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), names, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+def _checked(found: object, where: str, name: str | None) -> type[Evictor]:
+    """The class, if it is a complete evictor of the right name."""
+    complete = isinstance(found, type) and issubclass(found, Evictor)
+    if not complete or getattr(found, "__abstractmethods__", None):
+        raise UsageError(
+            f"{where} is not an evictor; make it a subclass of page_bench.evictors.base.Evictor "
+            f"that defines score."
+        )
+    cls: type[Evictor] = found  # type: ignore[assignment]
+    if "__dataclass_params__" not in vars(cls):
+        raise UsageError(f"the evictor in {where} needs the decorator @dataclass(frozen=True).")
+    bare = [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.name != "base"
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+    if bare:
+        raise UsageError(
+            f"the evictor in {where} has no default for {', '.join(bare)}; give every option one."
+        )
+    if not isinstance(getattr(cls, "name", None), str):
+        raise UsageError(f"the evictor in {where} has no name; give it name: ClassVar[str] = ….")
+    if name is not None and cls.name != name:
+        raise UsageError(
+            f"the evictor in {where} calls itself {cls.name!r}; give its class "
+            f"name: ClassVar[str] = {name!r}."
+        )
+    return cls

@@ -2,63 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from page_bench.budget import BudgetPlan
 from page_bench.errors import UsageError
+from page_bench.layer_view import READ_IN_PASS, LayerView, Need
 
-Need = Literal["window_attention", "attention_mass"]
-"""What must be recorded during prefill for an evictor; keys and values are always at hand."""
+__all__ = [
+    "GRANULARITIES",
+    "READ_IN_PASS",
+    "Evictor",
+    "Granularity",
+    "LayerView",
+    "Need",
+    "Wrapper",
+]
 
+Granularity = Literal["shared", "layer", "head"]
+"""One keep set for everything, one per layer, or one per layer and KV head."""
 
-@dataclass(frozen=True)
-class LayerView:
-    """One layer after prefill, as an evictor sees it.
-
-    Attributes:
-        index: layer index, 0 = next to the embedding.
-        n_layers: layers of the model.
-        prompt_tokens: T.
-        keys: `[H_kv, T, d]`, after the rotary embedding, in the model's dtype.
-        values: `[H_kv, T, d_v]`, in the model's dtype.
-        window_attention: fp32 `[H, T]`, per query head the attention averaged over the
-            observation window.
-        recorded_mass: what `attention_mass` gives; None unless the evictor needs it.
-        prompt_seed: a number that depends on the prompt alone.
-    """
-
-    index: int
-    n_layers: int
-    prompt_tokens: int
-    keys: Tensor
-    values: Tensor
-    window_attention: Tensor
-    recorded_mass: Tensor | None
-    prompt_seed: int
-
-    @property
-    def n_kv_heads(self) -> int:
-        """KV heads H_kv of this layer."""
-        return self.keys.shape[0]
-
-    @property
-    def attention_mass(self) -> Tensor:
-        """fp32 `[H, T]`, per query head the attention summed over all query rows.
-
-        Raises:
-            UsageError: it was not recorded, since the evictor does not say that it needs it.
-        """
-        if self.recorded_mass is None:
-            raise UsageError(
-                "this evictor reads attention_mass, which is recorded on demand only: add "
-                'needs: ClassVar[frozenset[Need]] = frozenset({"attention_mass"}) to its class.'
-            )
-        return self.recorded_mass
+GRANULARITIES: tuple[Granularity, ...] = ("shared", "layer", "head")
 
 
 @dataclass(frozen=True)
@@ -72,10 +42,18 @@ class Evictor(ABC):
     Attributes:
         name: the name on the command line, which is also the module's.
         needs: what must be recorded during prefill.
+        granularities: which keep sets the method can have.
+        refusal: what to do instead where a granularity is not among them.
+        variant_defaults: per `variant` the defaults of fields that stand as None; empty for
+            methods that have one form. The engine's default is `paper` in granularity `shared`
+            and `published` in the others.
     """
 
     name: ClassVar[str]
     needs: ClassVar[frozenset[Need]] = frozenset()
+    granularities: ClassVar[tuple[Granularity, ...]] = GRANULARITIES
+    refusal: ClassVar[str] = ""
+    variant_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}
 
     @abstractmethod
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
@@ -83,26 +61,136 @@ class Evictor(ABC):
 
         Args:
             layer: the layer after prefill.
-            n_keep: positions that will be kept; only two-stage methods read it.
+            n_keep: positions that will be kept per KV head on average; few methods read it.
 
         Returns:
             fp32 `[H_kv, T]`, higher = keep.
         """
 
-    def allocate(self, scores: list[Tensor], plan: BudgetPlan) -> Tensor:
+    def vote(self, scores: Tensor) -> Tensor:
+        """Scores as they enter a mean over heads or layers; default unchanged.
+
+        Args:
+            scores: fp32 `[..., T]`.
+        """
+        return scores
+
+    def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
         """Positions to keep per layer and KV head, protected ones included; default uniform.
 
         Args:
-            scores: per layer, fp32 `[H_kv, T]`.
+            scores: fp32 `[L, H_kv, T]`, after normalisation.
             plan: the budget and the shape of the model.
 
         Returns:
-            int64 `[L, H_kv]`, each between `plan.n_protected` and T.
+            int64 `[L, H_kv]`, each between `plan.n_protected` and T; equal within a layer where
+            `plan.granularity` is `layer`, equal throughout where it is `shared`.
         """
         return torch.full((plan.n_layers, plan.n_kv_heads), plan.n_keep)
 
+    def factor(self, layer: LayerView) -> Tensor | None:
+        """What a second stage reads besides the score, fp32 `[H_kv, T]`; None without one."""
+        return None
 
-def mean_over_group(attention: Tensor, n_kv_heads: int) -> Tensor:
-    """Mean over the query heads that share a KV head: `[H, T]` → `[H_kv, T]`."""
-    heads, length = attention.shape
-    return attention.view(n_kv_heads, heads // n_kv_heads, length).mean(1)
+    def refine(self, scores: Tensor, factor: Tensor, counts: Tensor, plan: BudgetPlan) -> Tensor:
+        """Second stage, once counts are known and heads or layers are averaged as they must be.
+
+        Only called where `factor` gives something.
+
+        Args:
+            scores: fp32 `[R, T]`, one row per keep set.
+            factor: fp32 `[R, T]`, averaged like the scores.
+            counts: int64 `[R]`, positions that each row keeps, protected ones included.
+            plan: the budget and the shape of the model.
+
+        Returns:
+            fp32 `[R, T]`, the final scores.
+        """
+        return scores
+
+    def check(self, text: Any) -> None:  # noqa: B027 - most methods fit every model
+        """Refuse a model that the method does not fit, before any weight is loaded.
+
+        Args:
+            text: transformers' configuration of the language model.
+
+        Raises:
+            UsageError: it does not fit.
+        """
+
+    @property
+    def all_needs(self) -> frozenset[Need]:
+        """Needs of this evictor, those of a wrapped one included."""
+        return self.needs | ({"window_queries"} if self.query_rows else frozenset())
+
+    @property
+    def query_rows(self) -> int:
+        """Last queries that must be recorded; 0 where the observation window's mean suffices."""
+        return 0
+
+    @property
+    def title(self) -> str:
+        """Name as on the command line: `snapkv`, `adakv(snapkv)`."""
+        return self.name
+
+    def resolved(self, granularity: Granularity) -> Self:
+        """The same with every default that depends on the granularity filled in."""
+        if not self.variant_defaults:
+            return self
+        known: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        variant = known["variant"] or ("paper" if granularity == "shared" else "published")
+        if variant not in self.variant_defaults:
+            raise UsageError(
+                f"evictor.variant={variant} is not a form of {self.name}; give "
+                f"{' or '.join(self.variant_defaults)}."
+            )
+        defaults = self.variant_defaults[variant]
+        values = {k: defaults.get(k) if v is None else v for k, v in known.items()}
+        return dataclasses.replace(self, **{**values, "variant": variant})
+
+
+@dataclass(frozen=True)
+class Wrapper(Evictor):
+    """An evictor that changes what another one does: `evictor=NAME(OTHER)`.
+
+    All it does not override is the other's.
+
+    Attributes:
+        base: the wrapped evictor; its options are `evictor.base.FIELD=VALUE`.
+    """
+
+    base: Evictor
+
+    def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
+        return self.base.score(layer, n_keep)
+
+    def vote(self, scores: Tensor) -> Tensor:
+        return self.base.vote(scores)
+
+    def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
+        return self.base.allocate(scores, plan)
+
+    def factor(self, layer: LayerView) -> Tensor | None:
+        return self.base.factor(layer)
+
+    def refine(self, scores: Tensor, factor: Tensor, counts: Tensor, plan: BudgetPlan) -> Tensor:
+        return self.base.refine(scores, factor, counts, plan)
+
+    def check(self, text: Any) -> None:
+        self.base.check(text)
+
+    @property
+    def all_needs(self) -> frozenset[Need]:
+        return super().all_needs | self.base.all_needs
+
+    @property
+    def query_rows(self) -> int:
+        return self.base.query_rows
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}({self.base.title})"
+
+    def resolved(self, granularity: Granularity) -> Self:
+        inner = self.base.resolved(granularity)
+        return dataclasses.replace(super().resolved(granularity), base=inner)

@@ -1,25 +1,54 @@
-"""H2O (arXiv 2306.14048), as the PAGE paper ran it: on the prompt, without decode updates."""
+"""H2O (arXiv 2306.14048): heavy hitters of the prompt.
+
+`variant=paper` is how the PAGE paper ran it: the mean over all query rows decides alone.
+`variant=published` splits the budget into heavy hitters and recent positions, as the authors do.
+In neither form are scores updated or entries evicted while the answer is decoded.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
-from page_bench.evictors.base import Evictor, LayerView, Need, mean_over_group
+from page_bench.evictors._group import Reduction, over_group
+from page_bench.evictors.base import Evictor, LayerView, Need
 
 
 @dataclass(frozen=True)
 class H2O(Evictor):
     """Keeps what all query rows together attend to.
 
-    The mean is over all T rows although a key is seen by the rows after it only, so early keys
-    are favoured; that is the method.
+    A key is seen by the rows after it only, so early keys are favoured; that is the method. The
+    prompt alone decides: the authors' updates during decoding are not made.
+
+    Attributes:
+        variant: `paper`, by score alone; `published`, half of the count for recent positions.
+        reduction: from the query heads of a group to their KV head.
+        normalise_by_age: whether a key's sum is divided by the number of rows that see it.
     """
 
     name: ClassVar[str] = "h2o"
     needs: ClassVar[frozenset[Need]] = frozenset({"attention_mass"})
+    variant_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {}, "published": {}}
+
+    variant: Literal["paper", "published"] | None = None
+    reduction: Reduction = "mean"
+    normalise_by_age: bool = False
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
-        return mean_over_group(layer.attention_mass / layer.prompt_tokens, layer.n_kv_heads)
+        length, mass = layer.prompt_tokens, layer.attention_mass
+        if self.normalise_by_age:
+            mass = mass / torch.arange(length, 0, -1, device=mass.device)
+        elif self.variant != "published":
+            mass = mass / length
+        scores = over_group(mass, layer.n_kv_heads, self.reduction)
+        if self.variant == "published":
+            if n_keep is None:
+                raise ValueError("h2o halves the count it may keep: call score with n_keep")
+            # Above all heads, not only its own: heads may compete.
+            scores[:, length - n_keep // 2 :] = scores.max() + 1
+        return scores

@@ -21,5 +21,5 @@ class NoEviction(Evictor):
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         return torch.zeros(layer.n_kv_heads, layer.prompt_tokens, device=layer.keys.device)
 
-    def allocate(self, scores: list[Tensor], plan: BudgetPlan) -> Tensor:
+    def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
         return torch.full((plan.n_layers, plan.n_kv_heads), plan.prompt_tokens)

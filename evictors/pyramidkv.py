@@ -1,31 +1,90 @@
-"""PyramidKV (arXiv 2406.02069) in the form that the PAGE paper ran with one shared keep set."""
+"""PyramidKV (arXiv 2406.02069): the lower a layer, the more it keeps.
+
+`variant=published` is the authors' linear schedule of counts with SnapKV's pooled scores. Their
+code rounds each step down and so spends more than its budget; here the counts sum to it exactly.
+`variant=paper` is what the PAGE paper ran with one shared keep set, where counts per layer are
+void: layers vote with a weight that falls with depth. With a keep set per layer or head the same
+weights share out the counts.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
+import torch
 from torch import Tensor
 
-from page_bench.evictors.base import Evictor, LayerView, Need, mean_over_group
+from page_bench.budget import BudgetPlan, share_out
+from page_bench.errors import UsageError
+from page_bench.evictors._checks import check_option
+from page_bench.evictors._window import WindowAttention
+from page_bench.evictors.base import Granularity, LayerView
 
 
 @dataclass(frozen=True)
-class PyramidKV(Evictor):
-    """SnapKV's score, weighted by depth; every layer keeps the same number of positions.
+class PyramidKV(WindowAttention):
+    """Keeps what the last w query rows attend to, more of it in lower layers.
 
-    Attributes:
-        bottom: weight of the first layer.
-        top: weight of the last layer; the layers between lie on a line.
+    Attributes: those of `WindowAttention`, and
+        bottom: `paper`: weight of the first layer, 2.
+        top: `paper`: weight of the last layer, 0.5; the layers between lie on a line.
+        beta: `published`: the last layer keeps 1/β of the mean count, the first 2 - 1/β; 20.
     """
 
     name: ClassVar[str] = "pyramidkv"
-    needs: ClassVar[frozenset[Need]] = frozenset({"window_attention"})
+    variant_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "paper": {"kernel_size": 1, "bottom": 2.0, "top": 0.5},
+        "published": {"kernel_size": 5, "beta": 20.0},
+    }
 
-    bottom: float = 2.0
-    top: float = 0.5
+    bottom: float | None = None
+    top: float | None = None
+    beta: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("bottom", "top"):
+            if getattr(self, option) is not None:
+                check_option(option, getattr(self, option), above=0)
+        if self.beta is not None:
+            # At 1 all layers keep equally many; below, the pyramid would stand on its head.
+            check_option("beta", self.beta, at_least=1)
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
-        depth = layer.index / max(layer.n_layers - 1, 1)
-        weight = self.bottom + (self.top - self.bottom) * depth
-        return weight * mean_over_group(layer.window_attention, layer.n_kv_heads)
+        scores = super().score(layer, n_keep)
+        if self.variant == "published":
+            return scores
+        return self.weight(layer.index, layer.n_layers) * scores
+
+    def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
+        if plan.granularity == "shared":
+            return super().allocate(scores, plan)
+        form = self.resolved("head")
+        weights = torch.tensor(
+            [form.weight(i, plan.n_layers) for i in range(plan.n_layers)], dtype=torch.float64
+        )
+        total = plan.n_layers * plan.n_keep
+        counts = share_out(weights, total, plan.n_protected, plan.prompt_tokens)
+        return counts[:, None].repeat(1, plan.n_kv_heads)
+
+    def resolved(self, granularity: Granularity) -> Self:
+        form = super().resolved(granularity)
+        if granularity == "shared" and form.variant == "published":
+            raise UsageError(
+                "evictor=pyramidkv with evictor.variant=published gives each layer its own count, "
+                "which one shared keep set cannot have; give granularity=layer or head, or "
+                "evictor.variant=paper."
+            )
+        return form
+
+    def weight(self, index: int, n_layers: int) -> float:
+        """A layer's weight in the vote or, with counts per layer, its part of the total."""
+        if self.variant == "published":
+            assert self.beta is not None
+            bottom, top = 2 - 1 / self.beta, 1 / self.beta
+        else:
+            bottom = 2.0 if self.bottom is None else self.bottom
+            top = 0.5 if self.top is None else self.top
+        return bottom + (top - bottom) * index / max(n_layers - 1, 1)

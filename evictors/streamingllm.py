@@ -29,6 +29,6 @@ class StreamingLLM(Evictor):
         recency = torch.arange(layer.prompt_tokens, dtype=torch.float32, device=layer.keys.device)
         return recency.expand(layer.n_kv_heads, -1)
 
-    def allocate(self, scores: list[Tensor], plan: BudgetPlan) -> Tensor:
+    def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
         count = plan.n_keep if self.fill else plan.n_protected
         return torch.full((plan.n_layers, plan.n_kv_heads), count)

@@ -9,25 +9,32 @@ arguments of one forward call; without a recorder it does nothing but compute.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.cache_utils import Cache
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from page_bench.cache import GroupedLayer, PromptLayer
+from page_bench.capture import PROBE_ARGUMENT, Calls, Probed, captured
+from page_bench.causal import attention_sums
 from page_bench.errors import UsageError
+from page_bench.layer_view import Need
 
 IMPLEMENTATIONS = ("sdpa", "eager")
 """Attention implementations that can be observed; each is registered as `page_NAME`."""
 
 _RECORDER_ARGUMENT = "page_recorder"
+_CACHE_ARGUMENT = "page_cache"
 _CANNOT_OBSERVE = "which cannot be observed; choose a model with plain causal attention."
-_BLOCK_BYTES = 32 * 2**20
-"""Upper bound for the attention logits of one block of query rows."""
+_QUERY_NEEDS: frozenset[Need] = frozenset(
+    {"window_queries", "queries_before_rotation", "keys_before_rotation", "output_projection"}
+)
+"""Needs that speak of the cached keys and have no meaning where the cache holds latents."""
 
 
 class AttentionRecorder:
@@ -35,30 +42,50 @@ class AttentionRecorder:
 
     Attributes:
         window: observation window w, the number of last query rows that are averaged.
-        wants_mass: whether the sums over all query rows are recorded as well (H2O).
+        layers: indices of the layers to observe.
+        needs: what else an evictor reads.
+        query_rows: last queries to record where they are needed.
+        scored: called with the recorder and a layer's index once all of it is recorded.
+        calls: what the layers are called with, see `capture.calls_of`.
         window_attention: layer index → fp32 `[H, T]`, mean over the window's rows.
-        attention_mass: layer index → fp32 `[H, T]`, sum over all query rows.
+        recorded: layer index → by need, see `layer_view.LayerView`.
+        scaling: layer index → factor of the logits.
     """
 
-    def __init__(self, window: int, wants_mass: bool = False) -> None:
+    def __init__(
+        self,
+        window: int,
+        layers: Collection[int],
+        needs: frozenset[Need] = frozenset(),
+        query_rows: int = 0,
+        cache: Cache | None = None,
+        scored: Callable[[AttentionRecorder, int], None] = lambda recorder, layer: None,
+    ) -> None:
         self.window = window
-        self.wants_mass = wants_mass
+        self.layers = layers
+        self.needs = needs
+        self.query_rows = query_rows
+        self.cache = cache
+        self.scored = scored
+        self.calls: Calls = {}
         self.window_attention: dict[int, Tensor] = {}
-        self.attention_mass: dict[int, Tensor] = {}
+        self.recorded: dict[int, dict[Need, Tensor]] = {}
+        self.scaling: dict[int, float] = {}
 
     def as_argument(self) -> dict[str, Any]:
         """Keyword arguments that carry this recorder through a model's forward."""
         return {_RECORDER_ARGUMENT: self}
 
-    def record(self, layer: int, query: Tensor, key: Tensor, scaling: float | None) -> None:
+    def record(self, module: nn.Module, query: Tensor, key: Tensor, scaling: float | None) -> None:
         """Observe one layer's attention over a whole prompt.
 
         Args:
-            layer: layer index.
+            module: the attention layer.
             query: `[1, H, T, d]`, after the rotary embedding.
             key: `[1, H_kv, T, d]`, after the rotary embedding.
             scaling: factor of the logits; None means 1/√d.
         """
+        layer = _index_of(module)
         if query.shape[0] != 1 or query.shape[2] != key.shape[2]:
             raise RuntimeError(
                 f"only the prefill of one whole prompt can be observed, not queries of shape "
@@ -67,43 +94,37 @@ class AttentionRecorder:
         if layer in self.window_attention:
             raise UsageError(f"layer {layer} attends more than once, {_CANNOT_OBSERVE}")
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        length = query.shape[2]
-        rows = min(self.window, length)
-        self.window_attention[layer] = (
-            attention_sums(query[0], key[0], length - rows, scaling) / rows
-        )
-        if self.wants_mass:
-            self.attention_mass[layer] = attention_sums(query[0], key[0], 0, scaling)
+        rows = min(self.window, query.shape[2])
+        self.scaling[layer] = scaling
+        self.window_attention[layer] = attention_sums(query[0, :, -rows:], key[0], scaling) / rows
+        self.recorded[layer] = self._needed(module, query, key, scaling)
+        self.scored(self, layer)
+        self.calls.clear()
+
+    def _needed(
+        self, module: nn.Module, query: Tensor, key: Tensor, scaling: float
+    ) -> dict[Need, Tensor]:
+        needs = set(self.needs)
+        cached = None if self.cache is None else self.cache.layers[_index_of(module)].keys
+        if cached is not None and cached.shape[1] != key.shape[1] and needs & _QUERY_NEEDS:
+            raise UsageError(
+                f"the evictor reads {', '.join(sorted(needs & _QUERY_NEEDS))}, but the cache of "
+                f"{type(module).__name__} holds latents of all heads together; choose an evictor "
+                f"that reads attention, such as snapkv."
+            )
+        found = captured(module, self.calls.get(module), query, key, needs)
+        if "attention_mass" in needs:
+            found["attention_mass"] = attention_sums(query[0], key[0], scaling)
+        if "window_queries" in needs:
+            # A copy: a view would keep all queries alive.
+            found["window_queries"] = query[0, :, -self.query_rows :].clone()
+        return found
 
 
-def attention_sums(query: Tensor, key: Tensor, first_row: int, scaling: float) -> Tensor:
-    """Causal softmax attention, summed over query rows; never more than a block of rows alive.
-
-    Args:
-        query: `[H, T, d]`.
-        key: `[H_kv, T, d]`; query head j reads KV head ⌊j·H_kv/H⌋.
-        first_row: rows `first_row … T-1` are summed.
-        scaling: factor of the logits.
-
-    Returns:
-        fp32 `[H, T]`.
-    """
-    heads, length, dim = query.shape
-    kv_heads = key.shape[0]
-    keys = key.float().mT
-    sums = torch.zeros(kv_heads, heads // kv_heads, length, device=query.device)
-    step = max(1, _BLOCK_BYTES // (heads * length * 4))
-    # Mixed precision is for the model; what is observed stays in fp32.
-    with torch.autocast(query.device.type, enabled=False):
-        for start in range(first_row, length, step):
-            end = min(start + step, length)
-            rows = (query[:, start:end].float() * scaling).reshape(kv_heads, -1, dim)
-            logits = (rows @ keys[..., :end]).view(kv_heads, -1, end - start, end)
-            # Keys before the block are visible to all its rows.
-            future = torch.ones(end - start, end - start, dtype=torch.bool, device=query.device)
-            logits[..., start:].masked_fill_(future.triu(1), -torch.inf)
-            sums[..., :end] += logits.softmax(-1).sum(-2)
-    return sums.view(heads, length)
+def _index_of(module: nn.Module) -> int:
+    index = module.layer_idx
+    assert isinstance(index, int)
+    return index
 
 
 def observable_name(implementation: str) -> str:
@@ -146,17 +167,61 @@ def _observing(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None
         attention_mask: Tensor | None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
+        if kwargs.pop(PROBE_ARGUMENT, False):
+            raise Probed(query, key)
         recorder = kwargs.pop(_RECORDER_ARGUMENT, None)
-        if recorder is not None:
+        cache = kwargs.pop(_CACHE_ARGUMENT, None)
+        if recorder is not None and module.layer_idx in recorder.layers:
             _refuse_other_attention(kwargs, key.shape[2])
-            recorder.record(module.layer_idx, query, key, kwargs.get("scaling"))
-        forward = _stock_forward(implementation, module)
-        output: tuple[Tensor, Tensor | None] = forward(
-            module, query, key, value, attention_mask, **kwargs
-        )
-        return output
+            recorder.record(module, query, key, kwargs.get("scaling"))
+        stock = _stock_forward(implementation, module)
+        if cache is None:
+            output: tuple[Tensor, Tensor | None] = stock(
+                module, query, key, value, attention_mask, **kwargs
+            )
+            return output
+        return _attend(stock, cache.layers[module.layer_idx], module, query, key, value, kwargs)
 
     return attention
+
+
+def through(cache: Cache) -> dict[str, Any]:
+    """Keyword arguments that let each layer attend to what is left of it in an evicted cache.
+
+    transformers makes one mask for all layers and heads; with these, each layer's own is used.
+    """
+    return {_CACHE_ARGUMENT: cache}
+
+
+def _attend(
+    stock: Callable[..., Any],
+    layer: PromptLayer,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kwargs: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    """Attention to all entries of a layer, causal among the new ones: heads `[1, n, H, d_v]`."""
+    rows = query.shape[2]
+    if not isinstance(layer, GroupedLayer):
+        mask = layer.mask(rows, key.shape[2], query)
+        whole: tuple[Tensor, Tensor | None] = stock(module, query, key, value, mask, **kwargs)
+        return whole
+    # KV heads of equal count attend together, so nothing is padded.
+    per_head = query.shape[1] // layer.n_kv_heads
+    by_head = query.view(1, layer.n_kv_heads, per_head, rows, -1)
+    output: Tensor | None = None
+    for heads, part in zip(layer.heads, layer.parts, strict=True):
+        mask = part.mask(rows, part.length, query)
+        group = by_head[:, heads].flatten(1, 2)
+        attended = stock(module, group, part.keys, part.values, mask, **kwargs)[0]
+        attended = attended.view(1, rows, len(heads), per_head, -1)
+        if output is None:
+            output = attended.new_empty(1, rows, layer.n_kv_heads, per_head, attended.shape[-1])
+        output[:, :, heads] = attended
+    assert output is not None
+    return output.flatten(2, 3), None
 
 
 def _stock_forward(implementation: str, module: nn.Module) -> Callable[..., Any]:

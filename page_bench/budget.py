@@ -13,6 +13,9 @@ from page_bench.selection import top_k_members
 FREE_MINIMUM = 4
 """Positions that an evictor may choose freely even at the smallest budget (the paper's rule)."""
 
+_NOISE = 1e-6
+"""Far above what fp64 loses on counts of positions; smaller differences are ties."""
+
 
 @dataclass(frozen=True)
 class BudgetPlan:
@@ -25,6 +28,7 @@ class BudgetPlan:
         recent: last positions, always kept.
         n_layers: L.
         n_kv_heads: KV heads per layer.
+        granularity: `shared`, `layer` or `head`, see `evictors.base.Granularity`.
     """
 
     prompt_tokens: int
@@ -33,6 +37,7 @@ class BudgetPlan:
     recent: int
     n_layers: int
     n_kv_heads: int
+    granularity: str = "shared"
 
     @property
     def n_protected(self) -> int:
@@ -59,25 +64,89 @@ def is_too_short(prompt_tokens: int, n_sink: int, recent: int) -> bool:
     return prompt_tokens <= n_sink + recent + FREE_MINIMUM
 
 
-def kept_positions(score: Tensor, n_keep: int, n_sink: int, recent: int) -> Tensor:
+def kept_members(scores: Tensor, counts: Tensor, n_sink: int, recent: int) -> Tensor:
     """Positions to keep: the protected ones and the best-scored of the rest.
 
     Args:
-        score: fp32 `[T]`, higher = keep.
-        n_keep: positions to keep, protected ones included.
+        scores: fp32 `[R, T]`, one row per keep set, higher = keep.
+        counts: int64 `[R]`, positions to keep per row, protected ones included.
         n_sink: first positions, always kept.
         recent: last positions, always kept.
 
     Returns:
-        int64 `[n_keep]`, ascending.
+        bool `[R, T]`; where scores are equal at the cut, the lower position is kept.
     """
-    length = score.shape[-1]
-    if not min(n_sink + recent, length) <= n_keep <= length:
+    length = scores.shape[-1]
+    least = min(n_sink + recent, length)
+    if int(counts.min()) < least or int(counts.max()) > length:
         raise ValueError(
-            f"cannot keep {n_keep} of {length} positions with {n_sink} + {recent} protected"
+            f"cannot keep {counts.tolist()} of {length} positions with {n_sink} + {recent} "
+            f"protected"
         )
-    keep = torch.ones(length, dtype=torch.bool, device=score.device)
-    if n_sink + recent < length:
-        middle = slice(n_sink, length - recent)
-        keep[middle] = top_k_members(score[middle], n_keep - n_sink - recent)
-    return keep.nonzero().squeeze(-1)
+    keep = torch.ones(scores.shape, dtype=torch.bool, device=scores.device)
+    if n_sink + recent >= length:
+        return keep
+    middle = slice(n_sink, length - recent)
+    free = (counts - n_sink - recent).to(scores.device)
+    # Rows that keep equally many are cut together.
+    for count in sorted(set(free.tolist())):
+        rows = (free == count).nonzero().squeeze(-1)
+        keep[rows, middle] = top_k_members(scores[rows, middle], count)
+    return keep
+
+
+def share_out(weights: Tensor, total: int, least: int, most: int) -> Tensor:
+    """Whole counts in proportion to weights that sum exactly to a total, by largest remainder.
+
+    What the bounds cut off or add is shared out among the rest in the same proportion.
+
+    Args:
+        weights: `[N]`, not negative.
+        total: sum of the counts, N·least to N·most.
+        least: smallest count.
+        most: largest count.
+
+    Returns:
+        int64 `[N]` on the CPU; where remainders are equal the earlier entry gets the unit.
+    """
+    n = len(weights)
+    if not n * least <= total <= n * most:
+        raise ValueError(f"cannot share out {total} among {n} with {least} to {most} each")
+    shares = _within_bounds(weights.detach().double().cpu(), total, least, most)
+    return largest_remainder(shares, total)
+
+
+def largest_remainder(shares: Tensor, total: int) -> Tensor:
+    """Shares rounded down or up so that they sum exactly to a total.
+
+    Args:
+        shares: fp64 `[N]`, not negative, summing to `total` but for rounding errors.
+        total: sum of the counts.
+
+    Returns:
+        int64 `[N]` on the CPU; where remainders are equal the earlier entry is rounded up.
+    """
+    shares = shares.cpu()
+    # A share that misses a whole number by a rounding error is that number.
+    near = shares.round()
+    shares = torch.where((shares - near).abs() < _NOISE, near, shares)
+    counts = shares.floor()
+    fractions = ((shares - counts) / _NOISE).round()
+    up = fractions.sort(descending=True, stable=True).indices[: total - int(counts.sum())]
+    counts[up] += 1
+    return counts.long()
+
+
+def _within_bounds(weights: Tensor, total: int, least: int, most: int) -> Tensor:
+    """Real shares fp64 `[N]` with this sum: c·weights, clipped to the bounds."""
+    # Where all others are full, even a weight of zero must give way.
+    weights = (weights / weights.max()).clamp(min=1e-15) if weights.any() else weights + 1
+    # The sum of the clipped shares grows with c, and bends where a share reaches a bound.
+    bends = torch.cat([least / weights, most / weights]).sort().values
+    sums = (bends[:, None] * weights).clamp(least, most).sum(-1)
+    at = min(int(torch.searchsorted(sums, total)), len(bends) - 1)
+    shares = (bends[at] * weights).clamp(least, most)
+    if at > 0 and sums[at] > sums[at - 1]:
+        below = (bends[at - 1] * weights).clamp(least, most)
+        shares = below + (shares - below) * ((total - sums[at - 1]) / (sums[at] - sums[at - 1]))
+    return shares

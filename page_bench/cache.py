@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -9,8 +10,54 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
-class PreallocatedLayer(CacheLayerMixin):
-    """Keys and values of one layer in buffers of fixed capacity, filled from the front.
+class PromptLayer(CacheLayerMixin):
+    """One layer of a cache that knows its own mask and what it holds."""
+
+    is_sliding = False
+
+    @property
+    @abstractmethod
+    def entries(self) -> int:
+        """Entries (one key and one value each) in use, over all KV heads."""
+
+    @property
+    @abstractmethod
+    def bytes_in_use(self) -> int:
+        """Bytes of the keys and values in use."""
+
+    @property
+    @abstractmethod
+    def bytes_allocated(self) -> int:
+        """Bytes of the buffers, room for the answer included."""
+
+    def full_entries(self, length: int) -> int:
+        """Entries that this layer of the model holds of a prompt, where nothing is evicted."""
+        return self.keys.shape[1] * length
+
+    def mask(self, rows: int, keys: int, like: Tensor) -> Tensor | None:
+        """What the last `rows` of `keys` entries may see: all before them and themselves.
+
+        Returns:
+            Additive, `[1, 1, rows, keys]`, dtype and device of `like`; None where all see all.
+        """
+        if rows == 1:
+            return None
+        hidden = torch.ones(rows, keys, dtype=torch.bool, device=like.device).triu(keys - rows + 1)
+        return _additive(hidden, like)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        # Not the capacity: transformers would take a bounded cache for one of static shape.
+        return -1
+
+    def get_max_cache_shape(self) -> int:
+        return self.get_max_length()
+
+
+class PreallocatedLayer(PromptLayer):
+    """Keys and values in buffers of fixed capacity, filled from the front.
 
     A step writes in place; nothing is concatenated, so a decode step moves no old entry.
 
@@ -18,8 +65,6 @@ class PreallocatedLayer(CacheLayerMixin):
         length: entries in use, the same for every KV head.
         capacity: entries there is room for.
     """
-
-    is_sliding = False
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -49,56 +94,201 @@ class PreallocatedLayer(CacheLayerMixin):
         self.keys, self.values = key_buffer[:, :, :end], value_buffer[:, :, :end]
         return self.keys, self.values
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.length + query_length, 0
+    @property
+    def entries(self) -> int:
+        return int(self.keys.shape[1]) * self.length
+
+    @property
+    def bytes_in_use(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (self.keys, self.values))
+
+    @property
+    def bytes_allocated(self) -> int:
+        return sum(t.untyped_storage().nbytes() for t in self._buffers or ())
 
     def get_seq_length(self) -> int:
         return self.length
 
-    def get_max_length(self) -> int:
-        # Not the capacity: transformers would take a bounded cache for one of static shape.
-        return -1
 
-    def get_max_cache_shape(self) -> int:
-        return self.get_max_length()
+class GroupedLayer(PromptLayer):
+    """KV heads that keep different numbers of entries: one part per number, none padded.
+
+    Attributes:
+        heads: per part, int64 indices of its KV heads.
+        parts: the entries of these heads.
+        n_kv_heads: KV heads of the layer.
+    """
+
+    def __init__(self, heads: Sequence[Tensor], parts: Sequence[PreallocatedLayer]) -> None:
+        super().__init__()
+        self.heads, self.parts = list(heads), list(parts)
+        self.n_kv_heads = sum(len(group) for group in heads)
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the parts exist already."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append `[1, H_kv, n, head_dim]` and return only these: attention reads the parts."""
+        for group, part in zip(self.heads, self.parts, strict=True):
+            part.update(key_states[:, group], value_states[:, group])
+        return key_states, value_states
+
+    @property
+    def entries(self) -> int:
+        return sum(part.entries for part in self.parts)
+
+    @property
+    def bytes_in_use(self) -> int:
+        return sum(part.bytes_in_use for part in self.parts)
+
+    @property
+    def bytes_allocated(self) -> int:
+        return sum(part.bytes_allocated for part in self.parts)
+
+    def full_entries(self, length: int) -> int:
+        return self.n_kv_heads * length
+
+    def get_seq_length(self) -> int:
+        return max(part.length for part in self.parts)
 
 
-def empty_cache(n_layers: int, capacity: int) -> Cache:
-    """An empty cache whose layers have room for `capacity` entries each."""
-    return Cache(layers=[PreallocatedLayer(capacity) for _ in range(n_layers)])
+class SlidingLayer(PromptLayer):
+    """A layer whose queries see the last `window` positions only; no evictor touches it.
+
+    The oldest of the window's entries stays one step longer than the model needs it, so that the
+    last prompt token can be taken out and fed again.
+    """
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.window = window
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append `[1, H_kv, n, head_dim]` and return what the new queries may see of them."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        past = max(0, self.keys.shape[2] - self.window + 1)
+        keys = torch.cat([self.keys[:, :, past:], key_states], dim=2)
+        values = torch.cat([self.values[:, :, past:], value_states], dim=2)
+        # Copies: views would keep a whole prompt alive.
+        self.keys = keys[:, :, -self.window :].clone()
+        self.values = values[:, :, -self.window :].clone()
+        return keys, values
+
+    def without_last(self) -> SlidingLayer:
+        """The same without the last entry; this one is left as it is."""
+        layer = SlidingLayer(self.window)
+        layer.lazy_initialization(self.keys, self.values)
+        layer.keys, layer.values = self.keys[:, :, :-1], self.values[:, :, :-1]
+        return layer
+
+    def mask(self, rows: int, keys: int, like: Tensor) -> Tensor | None:
+        if rows == 1:
+            return None
+        row = torch.arange(keys - rows, keys, device=like.device)[:, None]
+        column = torch.arange(keys, device=like.device)
+        return _additive((column > row) | (column <= row - self.window), like)
+
+    @property
+    def entries(self) -> int:
+        return int(self.keys.shape[1] * self.keys.shape[2])
+
+    @property
+    def bytes_in_use(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (self.keys, self.values))
+
+    @property
+    def bytes_allocated(self) -> int:
+        return self.bytes_in_use
+
+    def full_entries(self, length: int) -> int:
+        return int(self.keys.shape[1]) * min(length, self.window)
+
+    def get_seq_length(self) -> int:
+        return int(self.keys.shape[2]) if self.is_initialized else 0
 
 
-def evicted_cache(full: Cache, positions: Sequence[Tensor], room: int) -> Cache:
-    """A new cache that holds only some entries of a full one; the full one is left as it is.
+def empty_cache(windows: Sequence[int | None], capacity: int) -> Cache:
+    """An empty cache.
+
+    Args:
+        windows: per layer its sliding window, None where it attends to everything.
+        capacity: entries that a layer with full attention has room for.
+    """
+    return Cache(
+        layers=[PreallocatedLayer(capacity) if w is None else SlidingLayer(w) for w in windows]
+    )
+
+
+def evicted_layer(full: PreallocatedLayer, members: Tensor, room: int) -> PromptLayer:
+    """A new layer that holds only some entries of a full one; the full one is left as it is.
 
     Keys keep the rotation of their original position.
 
     Args:
-        full: the cache after prefill, T entries per layer.
-        positions: per layer, int64 `[n]`, ascending.
-        room: entries that will be appended later.
+        full: all T entries.
+        members: bool `[H_kv, T]`, or `[1, T]` where all heads keep the same positions.
+        room: entries per KV head that will be appended later.
     """
-    layers = []
-    for source, index in zip(full.layers, positions, strict=True):
+    members = members.to(full.keys.device)
+    if members.shape[0] == 1:
+        index = members[0].nonzero().squeeze(-1)
         layer = PreallocatedLayer(len(index) + room)
-        index = index.to(source.keys.device)
-        layer.update(source.keys.index_select(2, index), source.values.index_select(2, index))
-        layers.append(layer)
-    return Cache(layers=layers)
+        layer.update(full.keys.index_select(2, index), full.values.index_select(2, index))
+        return layer
+    counts = members.sum(-1)
+    heads, parts = [], []
+    for count in sorted(set(counts.tolist())):
+        group = (counts == count).nonzero().squeeze(-1)
+        part = PreallocatedLayer(count + room)
+        part.update(*(_gather(t, group, members) for t in (full.keys, full.values)))
+        heads.append(group)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else GroupedLayer(heads, parts)
+
+
+def full_size(cache: Cache, length: int) -> tuple[int, int]:
+    """Entries and bytes that the model holds of a prompt of `length` where nothing is evicted."""
+    entries = [layer.full_entries(length) for layer in cache.layers]
+    each = [layer.bytes_in_use // layer.entries for layer in cache.layers]
+    return sum(entries), sum(n * size for n, size in zip(entries, each, strict=True))
 
 
 def entry_count(cache: Cache) -> int:
     """Entries (one key and one value each) in the cache, over all layers and KV heads."""
-    return sum(layer.keys.shape[0] * layer.keys.shape[1] * layer.length for layer in cache.layers)
+    return sum(layer.entries for layer in cache.layers)
 
 
 def kv_bytes(cache: Cache) -> int:
     """Bytes of the keys and values in use; room kept for the answer is not counted."""
-    return sum(
-        tensor.numel() * tensor.element_size()
-        for layer in cache.layers
-        for tensor in (layer.keys, layer.values)
-    )
+    return sum(layer.bytes_in_use for layer in cache.layers)
+
+
+def allocated_bytes(cache: Cache) -> int:
+    """Bytes of all buffers, room for the answer included."""
+    return sum(layer.bytes_allocated for layer in cache.layers)
+
+
+def _gather(states: Tensor, group: Tensor, members: Tensor) -> Tensor:
+    """`[1, H_kv, T, d]` → `[1, len(group), n, d]`, each head's own n positions, ascending."""
+    kept = states[0, group][members[group]]
+    return kept.view(1, len(group), -1, states.shape[-1])
+
+
+def _additive(hidden: Tensor, like: Tensor) -> Tensor:
+    """A mask for attention logits, `[1, 1, rows, keys]`, from what each row must not see."""
+    mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+    return mask.masked_fill_(hidden, torch.finfo(like.dtype).min)[None, None]
 
 
 def _room_for(states: Tensor, capacity: int) -> Tensor:

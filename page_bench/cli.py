@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -35,8 +36,16 @@ def run_lm_eval(argv: list[str]) -> int:
     return 0
 
 
+def run_evictors(argv: list[str]) -> int:
+    """The list of evictors; what it imports is heavy."""
+    from page_bench import evictor_list
+
+    return evictor_list.run(argv)
+
+
 COMMANDS = {
     "run": Command("evaluate a model, with the arguments of `lm_eval run`", run_lm_eval),
+    "evictors": Command("list the evictors, what they need and their options", run_evictors),
 }
 
 
@@ -52,6 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command.run(words[1:])
     except UsageError as error:
         print(f"page-bench: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 

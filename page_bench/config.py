@@ -12,7 +12,7 @@ from typing import Any
 
 from page_bench.errors import UsageError
 from page_bench.evictors import make_evictor
-from page_bench.evictors.base import Evictor
+from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity
 
 GATES = ("page", "open", "closed")
 TAU_VARIANTS = ("zscore", "fixed")
@@ -20,6 +20,7 @@ FIXED_TAU = 0.07
 """The paper's threshold for `tau=fixed`, chosen on the Qwen2.5 and Mistral families."""
 TRUNCATIONS = ("left", "middle")
 COMPRESSIONS = ("prompt", "context")
+SCORE_NORMS = ("none", "sum", "zscore", "rank")
 
 _OPTION_PREFIX = "evictor."
 
@@ -29,8 +30,12 @@ class PageConfig:
     """What a run does, defaults included.
 
     Attributes:
-        evictor: name of the evictor.
+        evictor: title of the evictor, such as `snapkv` or `adakv(snapkv)`.
         evictor_args: its options, as given.
+        granularity: one keep set for all layers and heads (`shared`, the paper's), one per
+            `layer`, or one per layer and KV `head`.
+        score_norm: what makes heads and layers comparable before their scores are averaged or
+            compete: `none`, `sum` (a row sums to 1), `zscore` or `rank`.
         budget: b in (0, 1], the fraction of prompt positions kept per layer and KV head.
         gate: `page` evicts iff D ≥ τ, `open` always (plain eviction), `closed` never.
         tau: threshold on D, or how to find it: `zscore` (μ + θ_z·σ over a pilot), `fixed` (0.07).
@@ -50,6 +55,8 @@ class PageConfig:
 
     evictor: str = "snapkv"
     evictor_args: Mapping[str, object] = field(default_factory=dict)
+    granularity: Granularity = "shared"
+    score_norm: str = "none"
     budget: float = 0.125
     gate: str = "page"
     tau: float | str = "zscore"
@@ -65,7 +72,9 @@ class PageConfig:
     doc_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        make_evictor(self.evictor, self.evictor_args)
+        _check_choice("granularity", self.granularity, GRANULARITIES)
+        _check_choice("score_norm", self.score_norm, SCORE_NORMS)
+        self.make_evictor()
         _check_choice("gate", self.gate, GATES)
         _check_number("budget", self.budget, above=0, at_most=1)
         if isinstance(self.tau, int | float) and not isinstance(self.tau, bool):
@@ -101,7 +110,7 @@ class PageConfig:
             value = given.item() if hasattr(given, "item") else given
             if isinstance(value, os.PathLike):
                 value = os.fspath(value)
-            if name == "evictor" and value is None:
+            if name in ("evictor", "score_norm") and value is None:
                 value = "none"
             if name.startswith(_OPTION_PREFIX):
                 options[name.removeprefix(_OPTION_PREFIX)] = value
@@ -137,7 +146,7 @@ class PageConfig:
 
     def make_evictor(self) -> Evictor:
         """The evictor with its options."""
-        return make_evictor(self.evictor, self.evictor_args)
+        return make_evictor(self.evictor, self.evictor_args, self.granularity)
 
 
 _OPTIONAL = ("truncation", "trace", "recent")

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from page_bench import gates
-from page_bench.cache import entry_count, kv_bytes
+from page_bench.cache import allocated_bytes, entry_count, full_size, kv_bytes
 from page_bench.calibration import Threshold, select_pilot, zscore_threshold
 from page_bench.config import PageConfig
 from page_bench.decode import AnswerRequest, decode, decoding_rules
-from page_bench.eviction import evict, positions_to_keep
+from page_bench.eviction import KeepPlan, budget_for, evict, positions_to_keep
 from page_bench.prefill import forward, prefill
 from page_bench.signals import head_agreement, head_agreement_drop
 from page_bench.trace import Measured
@@ -160,25 +159,29 @@ class Engine:
         split = prompt.context_tokens or length
         room = length - split + prompt.request.max_new_tokens
         start = self._now()
+        n_keep = budget_for(self.config, split)
+        may_evict = self.config.gate != "closed" and isinstance(n_keep, int)
         filled = prefill(
             self.model,
             input_ids[:, :split],
             window=self.config.window,
             room=room,
-            wants_mass="attention_mass" in self.evictor.needs,
+            evictor=self.evictor if may_evict else None,
+            n_keep=n_keep if isinstance(n_keep, int) else None,
+            prompt_seed=prompt.seed,
         )
         after_prefill = self._now()
         agreement = head_agreement(filled.observation.window_attention, self.config.top_k)
         drop = head_agreement_drop(agreement)
         gate_open = decide(drop)
         after_gate = self._now()
-        keep: Tensor | str = "gate closed"
+        keep: KeepPlan | str = "gate closed"
         if gate_open:
             keep = positions_to_keep(self.evictor, filled, self.config, prompt.seed)
         cache, logits, unread = filled.cache, filled.logits, split
-        full_entries = entry_count(cache) * length // split
-        full_bytes = kv_bytes(cache) * length // split
-        if isinstance(keep, Tensor):
+        full_entries, full_bytes = full_size(cache, length)
+        layers = list(filled.observation.layers)
+        if isinstance(keep, KeepPlan):
             # With no question to read, the last prompt token is read again.
             unread = min(split, length - 1)
             cache = evict(filled, keep, room + split - unread, without_last=unread < split)
@@ -189,6 +192,7 @@ class Engine:
             positions = torch.arange(unread, length, device=input_ids.device)[None]
             logits = forward(self.model, input_ids[:, unread:], cache, positions)
         kept_entries, kept_bytes = entry_count(cache), kv_bytes(cache)
+        allocated = allocated_bytes(cache)
         answer_ids = decode(
             self.model,
             cache,
@@ -202,6 +206,7 @@ class Engine:
             prompt_tokens=length,
             context_tokens=prompt.context_tokens,
             agreement=agreement.tolist(),
+            full_attention_layers=layers,
             drop=drop,
             gate_open=gate_open,
             kept_all_because=keep if isinstance(keep, str) else None,
@@ -209,6 +214,7 @@ class Engine:
             kept_kv=kept_entries / full_entries,
             kv_bytes_full=full_bytes,
             kv_bytes_kept=kept_bytes,
+            kv_bytes_allocated=allocated,
             prefill_s=after_prefill - start,
             gate_s=after_gate - after_prefill,
             evict_s=after_eviction - after_gate,

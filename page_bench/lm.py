@@ -34,9 +34,6 @@ from page_bench.trace import Answer, Trace, writable_folder, write_traces
 
 log = logging.getLogger(__name__)
 
-GRANULARITY = "shared"
-"""One keep set for all layers and KV heads, the paper's default."""
-
 
 @register_model("page_hf")
 class PageLM(HFLM):
@@ -76,7 +73,7 @@ class PageLM(HFLM):
             if by_name and name.startswith(("/", ".", "~")) and not Path(name).is_dir():
                 reason = "there is no such folder."
             raise UsageError(f"{self.model_name} could not be loaded: {reason}") from error
-        support.check_model(self.model)
+        support.check_model(self.model, self._asked_length)
         self._inner = base_model(self.model)
         self._check_shape(self._inner.config)
         self.attn_implementation = str(self._inner.config._attn_implementation)
@@ -92,13 +89,14 @@ class PageLM(HFLM):
         """Load the configuration, and refuse what cannot be run while no weight is loaded."""
         super()._get_config(pretrained, **kwargs)
         loading.refuse_unknown(self._for_configuration, self._config)
-        support.check_config(self._config)
+        support.check_config(self._config, self._asked_length)
         # What is set on top of the configuration shows only once the model is loaded.
         if not self._for_configuration:
             self._check_shape(self._config)
 
     def _check_shape(self, config: Any) -> None:
         support.check_gate(config, self.page.gate)
+        self.page.make_evictor().check(config.get_text_config())
         support.check_length(config, self._asked_length)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -162,7 +160,6 @@ class PageLM(HFLM):
             "dtype": self._dtype_name,
             "attn_implementation": self.attn_implementation,
             "device": str(self.device),
-            "granularity": GRANULARITY,
             **{k: v for k, v in asdict(self.page).items() if k != "doc_ids"},
             "evictor_args": asdict(self.page.make_evictor()),
             "recent": self.page.n_recent,
@@ -248,7 +245,8 @@ class PageLM(HFLM):
             prompt_sha256=prompt.sha256,
             evictor=self.page.evictor,
             evictor_args=asdict(self.page.make_evictor()),
-            granularity=GRANULARITY,
+            granularity=self.page.granularity,
+            score_norm=self.page.score_norm,
             budget=self.page.budget,
             n_sink=self.page.n_sink,
             recent=self.page.n_recent,

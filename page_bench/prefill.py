@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,23 +12,46 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from page_bench.attention import AttentionRecorder
+from page_bench import capture
+from page_bench.attention import AttentionRecorder, through
 from page_bench.cache import empty_cache
 from page_bench.errors import UsageError
+from page_bench.evictors.base import Evictor
+from page_bench.layer_view import READ_IN_PASS, LayerView, Need
+from page_bench.support import layer_windows
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What the prefill showed.
+    """What the prefill showed of the layers with full attention.
 
     Attributes:
+        layers: their indices in the model, L of them.
+        window: observation window w.
         window_attention: fp32 `[L, H, T]`, per query head the attention averaged over the last
             w query rows.
-        attention_mass: fp32 `[L, H, T]`, summed over all query rows; None unless asked for.
+        recorded: per layer, what an evictor reads besides.
+        scaling: per layer, the factor of the attention logits.
     """
 
+    layers: tuple[int, ...]
+    window: int
     window_attention: Tensor
-    attention_mass: Tensor | None
+    recorded: tuple[Mapping[Need, Tensor], ...]
+    scaling: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class LayerScores:
+    """What an evictor made of one layer.
+
+    Attributes:
+        score: fp32 `[H_kv, T]`.
+        factor: fp32 `[H_kv, T]` for a second stage; None without one.
+    """
+
+    score: Tensor
+    factor: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -36,15 +60,31 @@ class Prefill:
 
     Attributes:
         prompt_tokens: T.
-        cache: all T entries of each layer, with room for the answer.
+        cache: all entries of each layer, with room for the answer.
         logits: `[1, vocab]`, for the first answer token under the full cache.
         observation: see `Observation`.
+        scores: per layer, where the evictor had to score during the pass; else None.
     """
 
     prompt_tokens: int
     cache: Cache
     logits: Tensor
     observation: Observation
+    scores: tuple[LayerScores, ...] | None
+
+    def view(self, number: int, prompt_seed: int) -> LayerView:
+        """The `number`-th layer with full attention, as an evictor sees it."""
+        seen = self.observation
+        return _view(
+            self.cache,
+            seen.layers,
+            number,
+            seen.scaling[number],
+            seen.window,
+            seen.window_attention[number],
+            seen.recorded[number],
+            prompt_seed,
+        )
 
 
 def prefill(
@@ -53,7 +93,9 @@ def prefill(
     *,
     window: int,
     room: int,
-    wants_mass: bool = False,
+    evictor: Evictor | None = None,
+    n_keep: int | None = None,
+    prompt_seed: int = 0,
 ) -> Prefill:
     """Run the prompt through the model once.
 
@@ -62,31 +104,68 @@ def prefill(
         input_ids: int64 `[1, T]`.
         window: observation window w.
         room: entries the cache must have room for besides the prompt's.
-        wants_mass: whether to record attention mass over all query rows.
+        evictor: what it needs is recorded; one with a need of `READ_IN_PASS` scores at once.
+        n_keep: positions that will be kept, for evictors that score at once.
+        prompt_seed: a number that depends on the prompt alone.
 
     Raises:
         UsageError: the model does not hand its attention's inputs to the observing function in
             every layer, or its attention is not a number.
     """
-    n_layers = text_config(model).num_hidden_layers
-    recorder = AttentionRecorder(window, wants_mass)
-    cache = empty_cache(n_layers, input_ids.shape[1] + room)
-    logits = forward(model, input_ids, cache, **recorder.as_argument())
-    if sorted(recorder.window_attention) != list(range(n_layers)):
+    windows = layer_windows(text_config(model))
+    layers = tuple(i for i, width in enumerate(windows) if width is None)
+    cache = empty_cache(windows, input_ids.shape[1] + room)
+    needs = frozenset() if evictor is None else evictor.all_needs
+    at_once: dict[int, LayerScores] = {}
+
+    # Takes the recorder as an argument: holding it would keep the cache alive in a cycle.
+    def score(recorder: AttentionRecorder, layer: int) -> None:
+        """Score one layer and let go of what only its score reads."""
+        if evictor is None or not needs & READ_IN_PASS:
+            return
+        view = _view(
+            cache,
+            layers,
+            layers.index(layer),
+            recorder.scaling[layer],
+            window,
+            recorder.window_attention[layer],
+            recorder.recorded.pop(layer),
+            prompt_seed,
+        )
+        at_once[layer] = score_layer(evictor, view, n_keep)
+
+    recorder = AttentionRecorder(
+        window, layers, needs, 0 if evictor is None else evictor.query_rows, cache, score
+    )
+    with capture.calls_of(model, needs) as recorder.calls:
+        logits = forward(model, input_ids, cache, observed=recorder)
+    if sorted(recorder.window_attention) != list(layers):
         raise UsageError(
             f"{type(model).__name__} showed the attention of {len(recorder.window_attention)} of "
-            f"its {n_layers} layers; only models with softmax attention over a KV cache in every "
-            f"layer, called through transformers' attention interface, can be run."
+            f"its {len(layers)} layers; only models with softmax attention over a KV cache in "
+            f"every layer, called through transformers' attention interface, can be run."
         )
     return Prefill(
         prompt_tokens=input_ids.shape[1],
         cache=cache,
         logits=logits,
         observation=Observation(
-            window_attention=_stack(recorder.window_attention),
-            attention_mass=_stack(recorder.attention_mass) if wants_mass else None,
+            layers=layers,
+            window=window,
+            window_attention=_stack([recorder.window_attention[i] for i in layers]),
+            recorded=tuple(recorder.recorded.get(i, {}) for i in layers),
+            scaling=tuple(recorder.scaling[i] for i in layers),
         ),
+        scores=tuple(at_once[i] for i in layers) if at_once else None,
     )
+
+
+def score_layer(evictor: Evictor, view: LayerView, n_keep: int | None) -> LayerScores:
+    """What an evictor makes of one layer, in fp32."""
+    # Mixed precision is for the model.
+    with torch.autocast(view.keys.device.type, enabled=False), torch.inference_mode():
+        return LayerScores(evictor.score(view, n_keep), evictor.factor(view))
 
 
 def forward(
@@ -94,7 +173,7 @@ def forward(
     input_ids: Tensor,
     cache: Cache,
     position_ids: Tensor | None = None,
-    **kwargs: Any,
+    observed: AttentionRecorder | None = None,
 ) -> Tensor:
     """Next-token logits `[B, vocab]` after `input_ids` `[B, n]`; the cache grows by n entries.
 
@@ -103,15 +182,18 @@ def forward(
         input_ids: int64 `[B, n]`.
         cache: filled in place.
         position_ids: int64 `[B, n]`, true positions; None means 0 … n-1.
-        kwargs: passed on to the attention function.
+        observed: records a prompt's first pass. Without it, each layer attends to what is left
+            in its cache.
     """
     # The argument was renamed in transformers 5.24.
     accepted = inspect.signature(base_model(model).forward).parameters
+    kwargs: dict[str, Any] = {}
     kwargs["cache" if "cache" in accepted else "past_key_values"] = cache
     if position_ids is not None:
         kwargs["position_ids"] = position_ids
     if "logits_to_keep" in accepted:
         kwargs["logits_to_keep"] = 1
+    kwargs |= through(cache) if observed is None else observed.as_argument()
     with torch.inference_mode():
         logits: Tensor = model(input_ids=input_ids, use_cache=True, **kwargs).logits
     return logits[:, -1]
@@ -128,9 +210,34 @@ def text_config(model: PreTrainedModel) -> Any:
     return model.config.get_text_config()
 
 
-def _stack(by_layer: dict[int, Tensor]) -> Tensor:
+def _view(
+    cache: Cache,
+    layers: tuple[int, ...],
+    number: int,
+    scaling: float,
+    window: int,
+    window_attention: Tensor,
+    recorded: Mapping[Need, Tensor],
+    prompt_seed: int,
+) -> LayerView:
+    layer = cache.layers[layers[number]]
+    return LayerView(
+        index=number,
+        n_layers=len(layers),
+        prompt_tokens=window_attention.shape[-1],
+        keys=layer.keys[0],
+        values=layer.values[0],
+        scaling=scaling,
+        window=window,
+        window_attention=window_attention,
+        prompt_seed=prompt_seed,
+        recorded=recorded,
+    )
+
+
+def _stack(attention: list[Tensor]) -> Tensor:
     """One tensor `[L, H, T]` on the first layer's device, checked for NaN."""
-    stacked = torch.stack([by_layer[i].to(by_layer[0].device) for i in range(len(by_layer))])
+    stacked = torch.stack([layer.to(attention[0].device) for layer in attention])
     # A sum is not finite if any of its terms is not: one pass, no mask.
     if not torch.isfinite(stacked.sum()):
         raise UsageError(

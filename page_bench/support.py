@@ -21,13 +21,11 @@ MIN_PAGE_HEADS = 2
 """Gate `page` compares pairs of query heads."""
 
 _FULL_LAYERS = ("full_attention", "attention")
-_RESTRICTED_LAYERS = {
-    "sliding_attention": "sliding-window attention",
-    "chunked_attention": "chunked attention",
-}
+_RESTRICTED_LAYERS = ("sliding_attention", "chunked_attention")
 _FAMILIES = {
     "diffllama": "calls its attention twice in each layer",
     "doge": "adds a bias of its own to the attention logits",
+    "dory": "cuts the keys of its sliding-window layers itself",
     "hrm_text": "runs each layer several times per token",
     "jetmoe": "attends to other keys than those it caches",
     "minimax": "accepts no cache but its own",
@@ -40,28 +38,46 @@ _ADVICE = (
 )
 
 
-def check_config(config: PreTrainedConfig) -> None:
+def layer_windows(text: PreTrainedConfig) -> list[int | None]:
+    """Per layer its sliding window; None where it attends to all positions.
+
+    A window that stands for every layer counts as none: such a model is run only where its
+    prompts fit into the window (see `check_config`).
+
+    Args:
+        text: the configuration of the language model itself.
+    """
+    types = _layer_types(text) if _declares_layer_types(text) else []
+    sliding = [kind == "sliding_attention" and _acting_window(text) is not None for kind in types]
+    if not types or all(sliding):
+        return [None] * text.num_hidden_layers
+    return [text.sliding_window if slides else None for slides in sliding]
+
+
+def check_config(config: PreTrainedConfig, max_length: int | None = None) -> None:
     """Check that a model can be observed and evicted, before any weight is loaded.
 
     Args:
         config: the model's configuration; nested ones (multimodal models) are looked into.
+        max_length: tokens of prompt and answer; None means what the model allows.
 
     Raises:
         UsageError: the model cannot be run; the message says what it has and, where only some
             layers are concerned, which.
     """
     model_class = _causal_lm_class(config)
-    _check(config, model_class)
+    _check(config, model_class, max_length)
     remote = "AutoModelForCausalLM" in getattr(config, "auto_map", {})
     if model_class is None and not remote:
         raise _refusal(config, None, "is not a causal language model that transformers knows")
 
 
-def check_model(model: PreTrainedModel) -> None:
+def check_model(model: PreTrainedModel, max_length: int | None = None) -> None:
     """Check a loaded model, whose class need not be transformers' own (`trust_remote_code`).
 
     Args:
         model: the model, possibly inside a PEFT wrapper.
+        max_length: as for `check_config`.
 
     Raises:
         UsageError: as `check_config`.
@@ -73,7 +89,7 @@ def check_model(model: PreTrainedModel) -> None:
                 f"cache, which page_hf cannot do; use one that changes weights, such as LoRA."
             )
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    _check(inner.config, type(inner))
+    _check(inner.config, type(inner), max_length)
 
 
 def check_gate(config: PreTrainedConfig, gate: str) -> None:
@@ -89,13 +105,13 @@ def check_gate(config: PreTrainedConfig, gate: str) -> None:
     if gate != "page":
         return
     text = config.get_text_config()
-    layers, heads = text.num_hidden_layers, text.num_attention_heads
+    layers, heads = layer_windows(text).count(None), text.num_attention_heads
     if layers < MIN_PAGE_LAYERS or heads < MIN_PAGE_HEADS:
         raise UsageError(
             f"gate=page compares pairs of query heads in the first and last third of the layers, "
-            f"so it needs at least {MIN_PAGE_LAYERS} layers and {MIN_PAGE_HEADS} query heads, but "
-            f"model type {config.model_type!r} has {layers} and {heads} here; use gate=open or "
-            f"gate=closed."
+            f"so it needs at least {MIN_PAGE_LAYERS} layers with full attention and "
+            f"{MIN_PAGE_HEADS} query heads, but model type {config.model_type!r} has {layers} and "
+            f"{heads} here; use gate=open or gate=closed."
         )
 
 
@@ -120,7 +136,7 @@ def check_length(config: PreTrainedConfig, max_length: int | None) -> None:
         )
 
 
-def _check(config: PreTrainedConfig, model_class: type | None) -> None:
+def _check(config: PreTrainedConfig, model_class: type | None, max_length: int | None) -> None:
     """Raise the most lasting objection first: what the model is, then what is not done yet."""
     if config.is_encoder_decoder:
         raise _refusal(config, model_class, "is an encoder-decoder model")
@@ -129,7 +145,7 @@ def _check(config: PreTrainedConfig, model_class: type | None) -> None:
         _not_causal(text)
         or _no_kv_attention(text, model_class)
         or _unobservable_class(model_class)
-        or _restricted_attention(text)
+        or _restricted_attention(text, max_length)
         or _FAMILIES.get(text.model_type)
     )
     if objection:
@@ -156,6 +172,8 @@ def _no_kv_attention(text: PreTrainedConfig, model_class: type | None) -> str | 
     if other:
         kinds = ", ".join(sorted({types[i] for i in other}))
         return f"has no full softmax attention over a KV cache in {_layers(other)} ({kinds})"
+    if getattr(text, "num_kv_shared_layers", 0):
+        return f"lets its last {text.num_kv_shared_layers} layers read the cache of others"
     cross = getattr(text, "cross_attention_layers", None)
     if cross:
         return f"has cross-attention in {_layers(cross)}"
@@ -182,23 +200,29 @@ def _unobservable_class(model_class: type | None) -> str | None:
     return None
 
 
-def _restricted_attention(text: PreTrainedConfig) -> str | None:
-    """Layers whose queries cannot see all earlier positions."""
+def _restricted_attention(text: PreTrainedConfig, max_length: int | None) -> str | None:
+    """Layers whose queries cannot see all earlier positions, where no other layers are left."""
     types = _layer_types(text)
-    window = _acting_window(text)
-    for kind, words in _RESTRICTED_LAYERS.items():
-        layers = [i for i, layer_type in enumerate(types) if layer_type == kind]
-        if layers and (window or kind != "sliding_attention"):
-            return f"has {words} in {_layers(layers)}, which is not supported yet"
-    if types and _declares_layer_types(text):
-        return None
-    # Mistral, Mixtral, Phi-3, Qwen3-MoE …: the window stands for every layer.
+    chunked = [i for i, kind in enumerate(types) if kind == "chunked_attention"]
+    if chunked:
+        return f"has chunked attention in {_layers(chunked)}, which is not supported yet"
+    declared = bool(types) and _declares_layer_types(text)
     every = range(text.num_hidden_layers)
-    if window and getattr(text, "use_sliding_window", True):
+    window = _acting_window(text)
+    # Mistral, Mixtral, Phi-3 …: without layer types, the window stands for every layer.
+    slides = (
+        types.count("sliding_attention") == len(types)
+        if declared
+        else getattr(text, "use_sliding_window", True)
+    )
+    if window and slides and (max_length is None or max_length > window):
         return (
-            f"has sliding-window attention ({window} positions) in {_layers(every)}, which is "
-            f"not supported yet"
+            f"has sliding-window attention ({window} positions) in {_layers(every)}, so that no "
+            f"layer is left to evict from; give max_length={window} or less, where the window "
+            f"hides nothing"
         )
+    if declared:
+        return None
     if getattr(text, "attention_chunk_size", None):
         return f"has chunked attention in {_layers(every)}, which is not supported yet"
     return None

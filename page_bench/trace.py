@@ -14,7 +14,7 @@ from typing import Any
 
 from page_bench.errors import UsageError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,19 +24,23 @@ class Measured:
     Attributes:
         prompt_tokens: T, after truncation.
         context_tokens: tokens of the context; None where the whole prompt was compressed.
-        agreement: mean head agreement, one value per layer.
+        agreement: mean head agreement, one value per layer with full attention.
+        full_attention_layers: which layers these are; only they are observed and evicted.
         drop: D.
         gate_open: whether the gate let the evictor act.
         kept_all_because: why nothing was evicted; None where something was.
-        kept_tokens: kept prompt entries, averaged over layers and KV heads.
+        kept_tokens: kept prompt entries, averaged over layers and KV heads; a sliding-window layer
+            counts in full with what the model itself keeps.
         kept_kv: kept entries / full entries, counted in the cache once the prompt is complete.
         kv_bytes_full, kv_bytes_kept: bytes of the prompt's keys and values, before and after.
+        kv_bytes_allocated: bytes of the buffers they stand in, room for the answer included.
         prefill_s, gate_s, evict_s, decode_s: seconds.
     """
 
     prompt_tokens: int
     context_tokens: int | None
     agreement: list[float]
+    full_attention_layers: list[int]
     drop: float
     gate_open: bool
     kept_all_because: str | None
@@ -44,6 +48,7 @@ class Measured:
     kept_kv: float
     kv_bytes_full: int
     kv_bytes_kept: int
+    kv_bytes_allocated: int
     prefill_s: float
     gate_s: float
     evict_s: float
@@ -62,7 +67,7 @@ class Trace(Measured):
         protocol: how the task words its prompts; None where it does not say.
         repeat: 0, or which of several answers to the same sample this is.
         prompt_sha256: hash of the prompt's text.
-        evictor, evictor_args, granularity, budget: the arm's eviction.
+        evictor, evictor_args, granularity, score_norm, budget: the arm's eviction.
         n_sink, recent, window, top_k: protected positions, observation window, size of key sets.
         compress: `prompt` or `context`, what was observed and evicted.
         gate, tau_variant, tau: the arm's gate; tau is None where the gate reads none.
@@ -86,6 +91,7 @@ class Trace(Measured):
     evictor: str
     evictor_args: dict[str, Any]
     granularity: str
+    score_norm: str
     budget: float
     n_sink: int
     recent: int

@@ -47,3 +47,17 @@ def default_model_folder() -> Path:
 def _wandb_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that a test tracks are written to its own folder."""
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """By evictor, a folder with retention gates for the tiny Llama, in their published layout."""
+    from retention_checkpoint import random_gates, write_checkpoint
+    from tiny_models import tiny_config
+
+    config = tiny_config("llama")
+    shape = config.num_hidden_layers, config.hidden_size, config.num_key_value_heads
+    return {
+        evictor: str(write_checkpoint(tmp_path_factory.mktemp(kind), random_gates(kind, *shape)))
+        for evictor, kind in (("trimkv", "rg"), ("dbtrimkv", "rg10"))
+    }

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page_bench.budget import is_too_short, keep_count, kept_positions
+from page_bench.budget import is_too_short, keep_count, kept_members
 
 # Prompt lengths and keep counts of the authors' released log, Qwen2.5-1.5B on RULER 4096.
 PUBLISHED_BUDGETS = (0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0625)
@@ -53,7 +53,8 @@ def test_protected_positions_stay_and_the_count_is_exact(
     score = torch.tensor(
         data.draw(st.lists(st.floats(0, 1, width=32), min_size=length, max_size=length))
     )
-    kept = kept_positions(score, n_keep, n_sink, recent).tolist()
+    (members,) = kept_members(score[None], torch.tensor([n_keep]), n_sink, recent)
+    kept = members.nonzero().squeeze(-1).tolist()
     assert len(kept) == n_keep
     assert kept == sorted(set(kept))
     must = set(range(min(n_sink, length))) | set(range(max(length - recent, 0), length))
@@ -65,5 +66,5 @@ def test_protected_positions_stay_and_the_count_is_exact(
 
 
 def test_fewer_positions_than_protected_are_refused() -> None:
-    with pytest.raises(ValueError, match="cannot keep 3"):
-        kept_positions(torch.rand(50), 3, n_sink=4, recent=8)
+    with pytest.raises(ValueError, match=r"cannot keep \[3\]"):
+        kept_members(torch.rand(1, 50), torch.tensor([3]), n_sink=4, recent=8)

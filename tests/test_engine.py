@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import reference
 import torch
+from evictor_arms import CHECKPOINT_EVICTORS, arms
 from tiny_models import FAMILIES, random_prompt, tiny_model, tiny_tokenizer
 from transformers import PreTrainedModel
 
@@ -20,9 +21,8 @@ from page_bench.config import PageConfig
 from page_bench.decode import AnswerRequest, decode, decoding_rules
 from page_bench.engine import Engine, Outcome, Prompt
 from page_bench.errors import UsageError
-from page_bench.eviction import evict, positions_to_keep
-from page_bench.evictors import evictor_names
-from page_bench.evictors.base import Evictor, LayerView
+from page_bench.eviction import KeepPlan, evict, positions_to_keep
+from page_bench.evictors.base import Evictor, Granularity, LayerView
 from page_bench.evictors.h2o import H2O
 from page_bench.prefill import forward, prefill
 
@@ -50,6 +50,14 @@ def prompt(
 def engine(family: str, **arguments: Any) -> Engine:
     tokenizer = tiny_tokenizer(FAMILIES[family].with_bos)
     return Engine(observed(family), tokenizer, PageConfig(**{**SMALL, **arguments}))
+
+
+def shared(keep: KeepPlan | str) -> list[int]:
+    """The positions of the one keep set of all layers and heads."""
+    assert isinstance(keep, KeepPlan)
+    assert keep.members.shape[:2] == (1, 1)
+    positions: list[int] = keep.members[0, 0].nonzero().squeeze(-1).tolist()
+    return positions
 
 
 def answers(outcomes: list[Outcome]) -> list[list[int]]:
@@ -87,10 +95,10 @@ def test_removing_entries_equals_masking_them(family: str) -> None:
     config = PageConfig(**SMALL)  # type: ignore[arg-type]
     filled = prefill(model, ids, window=config.window, room=NEW)
     keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed=0)
-    assert isinstance(keep, torch.Tensor)
+    assert isinstance(keep, KeepPlan)
     cache = evict(filled, keep, NEW + 1, without_last=True)
     logits = forward(model, ids[:, -1:], cache, torch.tensor([[LENGTH - 1]]))
-    tokens, expected = reference.greedy_with_mask(tiny_model(family), ids, keep.tolist(), NEW)
+    tokens, expected = reference.greedy_with_mask(tiny_model(family), ids, shared(keep), NEW)
     torch.testing.assert_close(logits[0], expected[0], atol=1e-4, rtol=1e-4)
     request = AnswerRequest(NEW, (), {"do_sample": False, "eos_token_id": None})
     tokenizer = tiny_tokenizer(FAMILIES[family].with_bos)
@@ -159,10 +167,8 @@ def test_kept_positions_equal_the_reference(
     model = observed(family)
     ids = random_prompt(LENGTH, seed=5)
     config = PageConfig(evictor=evictor, evictor_args=options, budget=budget, window=16, recent=20)
-    mass = "attention_mass" in config.make_evictor().needs
-    filled = prefill(model, ids, window=16, room=1, wants_mass=mass)
+    filled = prefill(model, ids, window=16, room=1, evictor=config.make_evictor())
     keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed=0)
-    assert isinstance(keep, torch.Tensor)
     expected = reference.keep_positions(
         evictor,
         reference.eager_attentions(model, ids),
@@ -172,7 +178,7 @@ def test_kept_positions_equal_the_reference(
         window=16,
         fill=options.get("fill", True),
     )
-    assert keep.tolist() == expected
+    assert shared(keep) == expected
 
 
 def test_random_keeps_other_positions_for_other_prompts_and_seeds_only() -> None:
@@ -182,20 +188,24 @@ def test_random_keeps_other_positions_for_other_prompts_and_seeds_only() -> None
     def kept(prompt_seed: int, seed: int) -> list[int]:
         config = PageConfig(evictor="random", evictor_args={"seed": seed}, **SMALL)  # type: ignore[arg-type]
         keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed)
-        assert isinstance(keep, torch.Tensor)
-        return keep.tolist()
+        return shared(keep)
 
     assert kept(1, 0) == kept(1, 0)
     assert kept(1, 0) != kept(2, 0)
     assert kept(1, 0) != kept(1, 1)
 
 
-@pytest.mark.parametrize("evictor", evictor_names())
-def test_a_gated_answer_is_the_plain_or_the_full_one(evictor: str) -> None:
+@pytest.mark.parametrize(("evictor", "granularity"), arms())
+def test_a_gated_answer_is_the_plain_or_the_full_one(
+    evictor: str, granularity: Granularity, checkpoints: dict[str, str]
+) -> None:
     prompts = [prompt(seed) for seed in range(8)]
-    full, _ = engine("llama", gate="closed", evictor=evictor).run(prompts)
-    plain, _ = engine("llama", gate="open", evictor=evictor).run(prompts)
-    gated, threshold = engine("llama", evictor=evictor).run(prompts)
+    arm: dict[str, Any] = {"evictor": evictor, "granularity": granularity}
+    if evictor in CHECKPOINT_EVICTORS:
+        arm["evictor_args"] = {"checkpoint": checkpoints[evictor]}
+    full, _ = engine("llama", gate="closed", **arm).run(prompts)
+    plain, _ = engine("llama", gate="open", **arm).run(prompts)
+    gated, threshold = engine("llama", **arm).run(prompts)
     assert threshold is not None
     assert {outcome.gate_open for outcome in gated} == {True, False}
     for one, unevicted, evicted in zip(gated, full, plain, strict=True):
@@ -273,7 +283,9 @@ def test_a_prompt_too_short_to_evict_keeps_everything_and_says_so() -> None:
 def test_the_last_prompt_token_stands_in_the_cache_once() -> None:
     model = observed("llama")
     filled = prefill(model, random_prompt(LENGTH), window=16, room=NEW)
-    cache = evict(filled, torch.arange(LENGTH - 30, LENGTH), NEW, without_last=True)
+    members = torch.zeros(1, 1, LENGTH, dtype=torch.bool)
+    members[..., LENGTH - 30 :] = True
+    cache = evict(filled, KeepPlan(members), NEW, without_last=True)
     assert cache.get_seq_length() == 29
     torch.testing.assert_close(
         cache.layers[2].keys, filled.cache.layers[2].keys[:, :, LENGTH - 30 : LENGTH - 1]
@@ -313,7 +325,7 @@ class Odd(Evictor):
     def score(self, layer: LayerView, n_keep: int | None = None) -> torch.Tensor:
         return self.scores  # type: ignore[attr-defined]
 
-    def allocate(self, scores: list[torch.Tensor], plan: BudgetPlan) -> torch.Tensor:
+    def allocate(self, scores: torch.Tensor, plan: BudgetPlan) -> torch.Tensor:
         counts: torch.Tensor | None = self.counts  # type: ignore[attr-defined]
         return super().allocate(scores, plan) if counts is None else counts
 
@@ -328,7 +340,7 @@ class Odd(Evictor):
         (Odd(torch.rand(2, LENGTH), torch.full((4,), 60)), r"it must give \(layers, KV heads\)"),
         (Odd(torch.rand(2, LENGTH), torch.full((4, 2), 19)), "keeps 19 positions"),
         (Odd(torch.rand(2, LENGTH), torch.full((4, 2), 221)), "keeps 221 positions"),
-        (Odd(torch.rand(2, LENGTH), torch.arange(60, 68).view(4, 2)), "different numbers"),
+        (Odd(torch.rand(2, LENGTH), torch.arange(60, 68).view(4, 2)), "keeps different numbers"),
     ],
 )
 def test_an_evictor_that_breaks_its_contract_is_named(evictor: Evictor, sentence: str) -> None:

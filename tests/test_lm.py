@@ -15,7 +15,7 @@ from peft import LoraConfig, PrefixTuningConfig, get_peft_model
 from tiny_models import FAMILIES
 from transformers import AutoModelForCausalLM
 
-from page_bench import attention, default_model
+from page_bench import causal, default_model
 from page_bench.errors import UsageError
 from page_bench.lm import PageLM
 from page_bench.trace import Answer, Trace
@@ -381,7 +381,7 @@ def test_mixed_precision_is_for_the_model_and_not_for_the_signal(
     tiny_folder: TinyFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[torch.dtype] = []
-    stock = attention.attention_sums
+    stock = causal.attention_sums
 
     def watched(query: torch.Tensor, *args: Any) -> torch.Tensor:
         sums = stock(query, *args)
@@ -390,7 +390,7 @@ def test_mixed_precision_is_for_the_model_and_not_for_the_signal(
         seen.append(query.dtype)
         return sums
 
-    monkeypatch.setattr(attention, "attention_sums", watched)
+    monkeypatch.setattr("page_bench.attention.attention_sums", watched)
     lm = page_lm(tiny_folder("llama"), mixed_precision_dtype="bfloat16", gate="open")
     (answer,) = lm.generate_until(requests(QUESTIONS[:1]), disable_tqdm=True)
     assert seen

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import FAMILIES, random_prompt, tiny_model
 
-from page_bench import attention
+from page_bench import attention, causal
 from page_bench.errors import UsageError
+from page_bench.evictors.h2o import H2O
 from page_bench.prefill import prefill
 from page_bench.signals import head_agreement, head_agreement_drop
 
@@ -30,15 +31,14 @@ def test_observation_equals_eager_attention(family: str, length: int, implementa
     with torch.no_grad():
         logits = model(ids).logits[:, -1]
     model.set_attn_implementation(attention.observable_name(implementation))
-    filled = prefill(model, ids, window=32, room=1, wants_mass=True)
+    filled = prefill(model, ids, window=32, room=1, evictor=H2O())
     seen = filled.observation
-    assert seen.attention_mass is not None
     for layer, expected in enumerate(attentions):
         torch.testing.assert_close(
             seen.window_attention[layer], expected[:, -32:].mean(1), atol=1e-5, rtol=1e-4
         )
         torch.testing.assert_close(
-            seen.attention_mass[layer], expected.sum(1), atol=1e-4, rtol=1e-4
+            seen.recorded[layer]["attention_mass"], expected.sum(1), atol=1e-4, rtol=1e-4
         )
     torch.testing.assert_close(filled.logits, logits, atol=1e-4, rtol=1e-4)
 
@@ -61,20 +61,21 @@ def test_drop_equals_the_plain_reference(family: str, length: int) -> None:
 def test_attention_mass_sums_to_one_per_query() -> None:
     model = tiny_model("llama")
     model.set_attn_implementation("page_sdpa")
-    seen = prefill(model, random_prompt(300), window=8, room=1, wants_mass=True).observation
-    assert seen.attention_mass is not None
-    torch.testing.assert_close(
-        seen.attention_mass.sum(-1), torch.full((4, 4), 300.0), atol=1e-3, rtol=0
-    )
+    seen = prefill(model, random_prompt(300), window=8, room=1, evictor=H2O()).observation
+    assert len(seen.recorded) == 4
+    for recorded in seen.recorded:
+        torch.testing.assert_close(
+            recorded["attention_mass"].sum(-1), torch.full((4,), 300.0), atol=1e-3, rtol=0
+        )
 
 
 def test_blocks_of_query_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(4, 100, 16, generator=generator)
     key = torch.randn(2, 100, 16, generator=generator)
-    whole = attention.attention_sums(query, key, 0, 0.25)
-    monkeypatch.setattr(attention, "_BLOCK_BYTES", 7 * 4 * 100 * 4)
-    torch.testing.assert_close(attention.attention_sums(query, key, 0, 0.25), whole)
+    whole = causal.attention_sums(query, key, 0.25)
+    monkeypatch.setattr(causal, "_BLOCK_BYTES", 7 * 4 * 100 * 4)
+    torch.testing.assert_close(causal.attention_sums(query, key, 0.25), whole)
 
 
 def test_a_model_that_hides_its_attention_is_refused() -> None:
@@ -89,17 +90,18 @@ def test_a_model_that_hides_its_attention_is_refused() -> None:
 def test_attention_that_is_not_plain_softmax_is_refused(other: dict[str, Any]) -> None:
     model = tiny_model("llama")
     model.set_attn_implementation("page_sdpa")
-    recorder = attention.AttentionRecorder(window=8)
+    recorder = attention.AttentionRecorder(window=8, layers=range(4))
     with pytest.raises(UsageError, match="cannot be observed"):
         model(random_prompt(50), **recorder.as_argument(), **other)
 
 
 def test_a_layer_that_attends_twice_is_refused() -> None:
-    recorder = attention.AttentionRecorder(window=8)
+    recorder = attention.AttentionRecorder(window=8, layers=range(4))
+    module = tiny_model("llama").model.layers[0].self_attn
     query = torch.rand(1, 4, 20, 16)
-    recorder.record(0, query, query, None)
+    recorder.record(module, query, query, None)
     with pytest.raises(UsageError, match="layer 0 attends more than once"):
-        recorder.record(0, query, query, None)
+        recorder.record(module, query, query, None)
 
 
 def test_attention_that_is_not_a_number_is_refused() -> None:

@@ -13,36 +13,41 @@ from tiny_models import random_prompt, tiny_model
 from page_bench import attention, evictors
 from page_bench.config import PageConfig
 from page_bench.errors import UsageError
-from page_bench.eviction import positions_to_keep
+from page_bench.eviction import KeepPlan, positions_to_keep
 from page_bench.prefill import prefill
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def add_evictor_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def add_evictor_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Puts the README's evictor among the others, as a module of the given name."""
 
-    def add(module: str) -> None:
+    def add(module: str) -> Path:
         (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
         (tmp_path / f"{module}.py").write_text(code)
         monkeypatch.setattr(evictors, "__path__", [*evictors.__path__, str(tmp_path)])
+        return tmp_path / f"{module}.py"
 
     return add
 
 
-def test_the_evictor_shown_is_one_file_that_runs(add_evictor_shown: Callable[[str], None]) -> None:
-    add_evictor_shown("knorm")
-    assert "knorm" in evictors.evictor_names()
-    config = PageConfig.from_arguments({"evictor": "knorm", "evictor.power": 2, "window": 8})
+@pytest.mark.parametrize("as_file", [True, False])
+def test_the_evictor_shown_is_one_file_that_runs(
+    as_file: bool, add_evictor_shown: Callable[[str], Path]
+) -> None:
+    path = add_evictor_shown("value_norm")
+    title = f"{path}:ValueNorm" if as_file else "value_norm"
+    config = PageConfig.from_arguments({"evictor": title, "evictor.power": 2, "window": 8})
     model = tiny_model("llama")
     with attention.observing(model):
         filled = prefill(model, random_prompt(200), window=8, room=1)
     keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed=0)
-    norms = torch.stack([layer.keys[0].norm(dim=-1).square() for layer in filled.cache.layers])
-    middle = norms.mean((0, 1))[4:192].sort().indices[: 25 - 12] + 4
-    assert isinstance(keep, torch.Tensor)
-    assert keep.tolist() == [*range(4), *sorted(middle.tolist()), *range(192, 200)]
+    norms = torch.stack([layer.values[0].norm(dim=-1).square() for layer in filled.cache.layers])
+    middle = norms.mean((0, 1))[4:192].sort(descending=True).indices[: 25 - 12] + 4
+    assert isinstance(keep, KeepPlan)
+    kept = keep.members[0, 0].nonzero().squeeze(-1).tolist()
+    assert kept == [*range(4), *sorted(middle.tolist()), *range(192, 200)]
 
 
 def test_the_defaults_shown_are_the_defaults() -> None:
@@ -60,8 +65,8 @@ def test_the_defaults_shown_are_the_defaults() -> None:
 
 
 def test_an_evictor_must_be_called_like_its_module(
-    add_evictor_shown: Callable[[str], None],
+    add_evictor_shown: Callable[[str], Path],
 ) -> None:
-    add_evictor_shown("small_keys")
-    with pytest.raises(UsageError, match=r"= 'small_keys', after the module"):
-        PageConfig.from_arguments({"evictor": "small_keys"})
+    add_evictor_shown("value_size")
+    with pytest.raises(UsageError, match=r"= 'value_size'"):
+        PageConfig.from_arguments({"evictor": "value_size"})

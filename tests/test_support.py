@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from reference import forward
+from test_sliding_windows import SLIDING
 from tiny_models import random_prompt, randomised, small_config, tiny_model
 from torch import Tensor, nn
 from transformers import (
@@ -120,11 +121,18 @@ SAME_AS = {
 }
 """Model types that use another's model class or attention."""
 
+WITH_WINDOWS = {"gemma3_text", *SLIDING}
+"""Model types with sliding-window layers beside full ones: see `test_sliding_windows`."""
+
 LEFT_TO_THE_PREFILL = {
     "cohere_compass_text",
     "dbrx",
     "emu3",
     "fuyu",
+    "gemma3",
+    "gemma4",
+    "gemma4_unified",
+    "gemma4_unified_assistant",
     "moshi",
     "moss_transcribe_diarize",
     "phi4_multimodal",
@@ -254,7 +262,8 @@ def test_every_accepted_model_type_is_accounted_for() -> None:
         with contextlib.suppress(UsageError):
             check_config(config)
             accepted.add(model_type)
-    assert accepted - OBSERVABLE.keys() - SAME_AS.keys() - LEFT_TO_THE_PREFILL == set()
+    known = {*OBSERVABLE, *SAME_AS, *WITH_WINDOWS, *LEFT_TO_THE_PREFILL}
+    assert accepted - known == set()
 
 
 @pytest.mark.parametrize(
@@ -293,19 +302,14 @@ def test_every_accepted_model_type_is_accounted_for() -> None:
         (CONFIG_MAPPING["mpt"](), "_supports_sdpa is False"),
         (CONFIG_MAPPING["falcon"](), "_supports_attention_backend is False"),
         (CONFIG_MAPPING["stablelm"](), "_supports_attention_backend is False"),
-        (CONFIG_MAPPING["gemma3_text"](num_hidden_layers=7), "sliding-window .* layers 0-4, 6,"),
-        (CONFIG_MAPPING["gemma3"](), "sliding-window attention in layers 0-4"),
-        (CONFIG_MAPPING["cohere2"](), "sliding-window attention in layers 0-2"),
+        (CONFIG_MAPPING["gemma3_text"](num_hidden_layers=5), "sliding-window .* in layers 0-4, so"),
+        (CONFIG_MAPPING["gemma3n_text"](), "last 15 layers read the cache of others"),
         (CONFIG_MAPPING["llama4"](), "chunked attention in layers 0-2"),
-        (MistralConfig(), r"\(4096 positions\) in layers 0-31, which is not supported yet"),
+        (MistralConfig(), r"\(4096 positions\) in layers 0-31, so .* max_length=4096 or less"),
         (CONFIG_MAPPING["mixtral"](sliding_window=4096), "sliding-window"),
         (CONFIG_MAPPING["phi3"](sliding_window=2047), "sliding-window"),
         (CONFIG_MAPPING["starcoder2"](sliding_window=1024), "sliding-window"),
         (CONFIG_MAPPING["qwen3_moe"](use_sliding_window=True), "sliding-window"),
-        (
-            CONFIG_MAPPING["qwen2"](use_sliding_window=True, max_window_layers=28),
-            "sliding-window attention in layers 28-31",
-        ),
         (CONFIG_MAPPING["llava"](), "not a causal language model that transformers knows"),
     ],
     ids=lambda value: value.model_type if isinstance(value, PreTrainedConfig) else "",
@@ -326,6 +330,9 @@ def test_refused_models_are_told_why(config: PreTrainedConfig, words: str) -> No
         CONFIG_MAPPING["qwen2"](use_sliding_window=True, max_window_layers=32),
         CONFIG_MAPPING["qwen2_moe"](use_sliding_window=False),
         CONFIG_MAPPING["qwen3_moe"](use_sliding_window=False, sliding_window=4096),
+        CONFIG_MAPPING["qwen2"](use_sliding_window=True, max_window_layers=28),
+        CONFIG_MAPPING["gemma3"](),
+        CONFIG_MAPPING["cohere2"](),
         MistralConfig(sliding_window=None),
         MistralConfig(sliding_window=131072, max_position_embeddings=131072),
         CONFIG_MAPPING["phi3"](sliding_window=262144, max_position_embeddings=131072),
@@ -395,7 +402,7 @@ def test_gate_page_needs_three_layers_and_two_heads() -> None:
     check_gate(small_config("llama", num_hidden_layers=3), "page")
     shallow = small_config("llama", num_hidden_layers=2)
     with pytest.raises(
-        UsageError, match=r"at least 3 layers and 2 query heads, but .* has 2 and 4"
+        UsageError, match=r"at least 3 layers with full attention and 2 query heads, but .* 2 and 4"
     ):
         check_gate(shallow, "page")
     single = small_config("llama", num_attention_heads=1, num_key_value_heads=1)

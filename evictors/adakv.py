@@ -1,0 +1,115 @@
+"""Ada-KV (arXiv 2407.11550): the KV heads of a layer compete for the layer's entries.
+
+All forms pool the scores of a layer's heads, take as many of the best as the layer may keep and
+count them per head; they differ in what each head has for certain. `allocation=adakv`, the
+authors' code, mixes the counts with the uniform share; `kvpress`, that library's, gives each head
+a floor; `page` is the floor of the PAGE paper's arm, which ran with `evictor.base.variant=paper`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from page_bench.budget import BudgetPlan, budget_share, largest_remainder
+from page_bench.errors import UsageError
+from page_bench.evictors._checks import check_option
+from page_bench.evictors.base import Granularity, Wrapper
+from page_bench.selection import top_k_members
+
+
+@dataclass(frozen=True)
+class AdaKV(Wrapper):
+    """Keeps what another evictor keeps, more of it in heads with higher scores.
+
+    A layer keeps as many entries as it would have without this wrapper, protected positions do
+    not compete, and at equal scores the lower position goes first, then the lower head.
+
+    Attributes:
+        variant: `published`, the authors' allocation and floor; `paper`, those of the PAGE paper.
+        allocation: with B free entries per head on average and c of the layer's best in a head,
+            `adakv` gives it (1-α)·c + α·B; `kvpress` at least ⌊α·n⌋ of the n positions it keeps
+            on average, protected ones included; `page` at least ⌊α·B⌋ besides these.
+        floor_alpha: α, 0 to 1; 0.2 in `published`, 0.5 in `paper`.
+        normalise: weigh each head, before it competes, by the part of its scores that its best B
+            positions hold.
+    """
+
+    name: ClassVar[str] = "adakv"
+    granularities: ClassVar[tuple[Granularity, ...]] = ("head",)
+    refusal: ClassVar[str] = (
+        "it shares a layer's entries out among its KV heads; give granularity=head."
+    )
+    variant_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "paper": {"allocation": "page", "floor_alpha": 0.5},
+        "published": {"allocation": "adakv", "floor_alpha": 0.2},
+    }
+
+    variant: Literal["paper", "published"] | None = None
+    allocation: Literal["adakv", "kvpress", "page"] | None = None
+    floor_alpha: float | None = None
+    normalise: bool = False
+
+    def __post_init__(self) -> None:
+        if self.floor_alpha is not None:
+            check_option("floor_alpha", self.floor_alpha, at_least=0, at_most=1)
+
+    def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
+        form = self.resolved("head")
+        counts = self.base.allocate(scores, plan)
+        if plan.n_protected == plan.prompt_tokens:
+            return counts
+        middle = scores[..., plan.n_sink : plan.prompt_tokens - plan.recent]
+        free = (counts - plan.n_protected).sum(1).tolist()
+        shares = [
+            form._shares(heads, total, plan.n_protected)
+            for heads, total in zip(middle, free, strict=True)
+        ]
+        return torch.stack(shares) + plan.n_protected
+
+    def _shares(self, scores: Tensor, total: int, n_protected: int) -> Tensor:
+        """Free entries per head, int64 `[H_kv]` on the CPU, summing to `total`.
+
+        Args:
+            scores: fp32 `[H_kv, M]`, of the positions that compete.
+            total: free entries of the layer.
+            n_protected: positions that each head keeps besides.
+        """
+        heads, alpha = len(scores), self.floor_alpha
+        assert alpha is not None
+        mean = total // heads
+        if self.normalise:
+            scores = scores * _mass_of_best(scores, mean)
+        if self.allocation == "adakv":
+            counts = _best_of_all(scores, total).sum(-1).double()
+            return largest_remainder((1 - alpha) * counts + alpha * total / heads, total)
+        if self.allocation == "kvpress":
+            floor = max(budget_share(alpha, mean + n_protected) - n_protected, 0)
+        else:
+            floor = budget_share(alpha, mean)
+        certain = top_k_members(scores, floor)
+        rest = scores.masked_fill(certain, -torch.inf)
+        return floor + _best_of_all(rest, total - heads * floor).sum(-1).cpu()
+
+
+def _best_of_all(scores: Tensor, k: int) -> Tensor:
+    """Mark the k best of `scores` `[H_kv, M]`, all heads together."""
+    heads, positions = scores.shape
+    # Positions outermost, so that ties go to the lower position whichever head it is in.
+    return top_k_members(scores.T.reshape(-1), k).view(positions, heads).T
+
+
+def _mass_of_best(scores: Tensor, k: int) -> Tensor:
+    """`[H_kv, 1]`, the sum of each head's k best scores over the sum of all; 1 if that is 0."""
+    if bool((scores < 0).any()):
+        raise UsageError(
+            "evictor.normalise=true weighs heads by parts of a sum, which scores below 0 do not "
+            "have; leave it out, or give score_norm=rank."
+        )
+    total = scores.sum(-1, keepdim=True)
+    best = scores.topk(k, dim=-1).values.sum(-1, keepdim=True)
+    return torch.where(total > 0, best / total.clamp_min(torch.finfo(total.dtype).tiny), 1.0)

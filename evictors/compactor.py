@@ -1,0 +1,115 @@
+"""Compactor (arXiv 2507.08143): leverage of the keys, plus attention within tiles of the prompt.
+
+As its authors published it in kvpress, save that positions which only fill up the last tile take
+no attention here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from page_bench.evictors._checks import check_option
+from page_bench.evictors._group import over_group
+from page_bench.evictors._leverage import MAX_SEED, layer_seed, leverage, standardised
+from page_bench.evictors.base import Evictor, LayerView, Need
+
+_ALL_ROWS = 2**31 - 1
+"""More query rows than any prompt has: queries of all positions are recorded."""
+
+
+@dataclass(frozen=True)
+class Compactor(Evictor):
+    """Keeps keys of high leverage and what its own part of the prompt attends to.
+
+    Attributes:
+        n_sink: first positions that the method keeps itself and leaves out of all statistics.
+        n_recent: last positions, likewise.
+        chunk_size: positions per tile; queries of a tile attend to all its keys, later ones
+            included.
+        sketch_size: random directions that keys are projected to, before their rotation.
+        blending: weight of the leverage beside the attention; None means the share of positions
+            that is evicted.
+        scaled: whether the tiles' logits are scaled like the model's (1/√d); the authors' code
+            leaves them as they are.
+        seed: another seed gives other directions.
+    """
+
+    name: ClassVar[str] = "compactor"
+    needs: ClassVar[frozenset[Need]] = frozenset({"keys_before_rotation"})
+
+    n_sink: int = 8
+    n_recent: int = 4
+    chunk_size: int = 256
+    sketch_size: int = 48
+    blending: float | None = None
+    scaled: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_option("n_sink", self.n_sink, at_least=0)
+        check_option("n_recent", self.n_recent, at_least=0)
+        check_option("chunk_size", self.chunk_size, at_least=1)
+        check_option("sketch_size", self.sketch_size, at_least=1)
+        check_option("seed", self.seed, at_least=0, at_most=MAX_SEED)
+        if self.blending is not None:
+            check_option("blending", self.blending, at_least=0)
+
+    @property
+    def query_rows(self) -> int:
+        return _ALL_ROWS
+
+    def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
+        length = layer.prompt_tokens
+        score = torch.ones(layer.n_kv_heads, length, device=layer.keys.device)
+        if length <= self.n_sink + self.n_recent:
+            return score
+        middle = slice(self.n_sink, length - self.n_recent)
+        keys = layer.keys_before_rotation[:, middle]
+        seed = layer_seed(self.seed, layer.index)
+        spread = standardised(leverage(keys, self.sketch_size, seed)).float()
+        inner = self._weight(length, n_keep) * spread + self._attention(layer, middle)
+        score[:] = inner.max() + 1
+        score[:, middle] = inner
+        return score
+
+    def _weight(self, length: int, n_keep: int | None) -> float:
+        if self.blending is not None:
+            return self.blending
+        if n_keep is None:
+            raise ValueError("compactor without blending needs to know how many positions stay")
+        return 1 - n_keep / length
+
+    def _attention(self, layer: LayerView, middle: slice) -> Tensor:
+        """Attention within tiles, weighted by the values' norms, smoothed and standardised."""
+        queries, keys = layer.window_queries[:, middle], layer.keys[:, middle]
+        scaling = layer.scaling if self.scaled else 1.0
+        tiles = zip(
+            torch.split(queries, self.chunk_size, dim=1),
+            torch.split(keys, self.chunk_size, dim=1),
+            strict=True,
+        )
+        sums = torch.cat([_received(*tile, scaling) for tile in tiles], dim=1)
+        received = over_group(sums, layer.n_kv_heads, "mean")
+        weighted = received * layer.values[:, middle].float().norm(dim=-1)
+        return standardised(F.avg_pool1d(weighted, kernel_size=3, stride=1, padding=1))
+
+
+def _received(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
+    """Attention that each key of a tile gets from all its queries.
+
+    Args:
+        queries: `[H, n, d]`.
+        keys: `[H_kv, n, d]`.
+        scaling: factor of the logits.
+
+    Returns:
+        fp32 `[H, n]`.
+    """
+    grouped = torch.unflatten(queries.float(), 0, (len(keys), -1))
+    logits = grouped @ keys.float().mT[:, None] * scaling
+    return logits.softmax(-1).sum(-2).flatten(0, 1)

@@ -1,0 +1,76 @@
+"""Expected attention (arXiv 2510.00636): what queries to come will attend to, from those seen.
+
+Queries before the rotation are taken as normally distributed and rotated to the positions after
+the prompt; the attention logit's mean and variance then give the expected weight of each key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from page_bench.evictors._checks import check_option
+from page_bench.evictors._group import over_group
+from page_bench.evictors.base import Evictor, LayerView, Need
+
+
+@dataclass(frozen=True)
+class ExpectedAttention(Evictor):
+    """Keeps what queries distributed like the prompt's are expected to attend to.
+
+    Attributes:
+        n_sink: first positions that the method keeps itself and leaves out of all statistics.
+        epsilon: added to the expected attention before it is weighted by the values' norms.
+        use_covariance: whether the spread of the queries counts, besides their mean.
+        use_vnorm: whether scores are weighted by the L2 norms of the values; inside criticalkv,
+            which weights by values itself, turn it off.
+    """
+
+    name: ClassVar[str] = "expected_attention"
+    needs: ClassVar[frozenset[Need]] = frozenset({"queries_before_rotation", "future_rotation"})
+
+    n_sink: int = 4
+    epsilon: float = 0.0
+    use_covariance: bool = True
+    use_vnorm: bool = True
+
+    def __post_init__(self) -> None:
+        check_option("n_sink", self.n_sink, at_least=0)
+        check_option("epsilon", self.epsilon, at_least=0)
+
+    def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
+        sinks = min(self.n_sink, layer.prompt_tokens)
+        score = torch.ones(layer.n_kv_heads, layer.prompt_tokens, device=layer.keys.device)
+        if sinks == layer.prompt_tokens:
+            return score
+        score[:, sinks:] = self._score_after_sinks(layer, sinks)
+        score[:, :sinks] = score[:, sinks:].max() + 1
+        return score
+
+    def _score_after_sinks(self, layer: LayerView, sinks: int) -> Tensor:
+        queries = layer.queries_before_rotation[:, sinks:]
+        group = len(queries) // layer.n_kv_heads
+        keys = layer.keys[:, sinks:].float()
+        # One query head at a time: the covariance term needs copies of the keys.
+        expected = torch.stack(
+            [self._expected_logits(head, keys[j // group], layer) for j, head in enumerate(queries)]
+        )
+        attention = over_group(expected.softmax(-1), layer.n_kv_heads, "mean")
+        if not self.use_vnorm:
+            return attention
+        return (attention + self.epsilon) * layer.values[:, sinks:].float().norm(dim=-1)
+
+    def _expected_logits(self, queries: Tensor, keys: Tensor, layer: LayerView) -> Tensor:
+        """Logarithm of E[exp(logit)] per key: fp32 `[n]`, from queries and keys `[n, d]`."""
+        rotation = layer.future_rotation
+        queries = queries.float()
+        mean = queries.mean(0)
+        logits = keys @ (mean @ rotation) * layer.scaling
+        if self.use_covariance:
+            centred = queries - mean
+            covariance = rotation.mT @ (centred.mT @ centred / len(queries)) @ rotation
+            logits += ((keys @ covariance) * keys).sum(-1) * layer.scaling**2 / 2
+        return logits

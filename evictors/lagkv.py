@@ -1,0 +1,87 @@
+"""LagKV (arXiv 2504.04704): entries that stand out against the positions that follow them.
+
+The form of ranks: scores are ranks within a partition, so that each partition keeps about the
+same share of its positions, as the authors' own code keeps exactly the same share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from page_bench.evictors._checks import check_option
+from page_bench.evictors.base import Evictor, LayerView
+
+_SMALLEST_RANGE = 1e-6
+"""Keeps a channel that is constant over a partition from dividing by zero."""
+
+
+@dataclass(frozen=True)
+class LagKV(Evictor):
+    """Keeps keys and values unlike the partition of positions after theirs.
+
+    Beyond the engine's protected positions, those that have no full partition after them are
+    preferred to all others, the latest first; a prompt of fewer than n_sink + 2·lag tokens is
+    thus kept by recency.
+
+    Attributes:
+        n_sink: first positions, which belong to no partition and are kept.
+        lag: positions per partition.
+        ranked: whether partitions keep equal shares; if not, the scores themselves, which sum to
+            1 in every partition, compete across partitions.
+    """
+
+    name: ClassVar[str] = "lagkv"
+
+    n_sink: int = 4
+    lag: int = 128
+    ranked: bool = True
+
+    def __post_init__(self) -> None:
+        check_option("n_sink", self.n_sink, at_least=0)
+        check_option("lag", self.lag, at_least=1)
+
+    def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
+        length, heads = layer.prompt_tokens, layer.n_kv_heads
+        recency = 1 + torch.arange(length, device=layer.keys.device) / length
+        score = recency.repeat(heads, 1)
+        score[:, : self.n_sink] = 2
+        full = (length - self.n_sink) // self.lag
+        if full < 2:
+            return score
+        end = self.n_sink + full * self.lag
+        parts = [
+            _standing_out(
+                torch.unflatten(states[:, self.n_sink : end].float(), 1, (full, self.lag))
+            )
+            for states in (layer.keys, layer.values)
+        ]
+        scores = (parts[0] + parts[1]) / 2
+        if self.ranked:
+            # Where scores are equal, the lower position ranks higher.
+            order = scores.argsort(dim=-1, descending=True, stable=True)
+            ranks = self.lag - 1 - torch.arange(self.lag, device=scores.device)
+            scores = torch.empty_like(scores).scatter_(
+                -1, order, (ranks / self.lag).expand_as(scores)
+            )
+        score[:, self.n_sink : end - self.lag] = scores.flatten(1)
+        return score
+
+
+def _standing_out(states: Tensor) -> Tensor:
+    """Softmax, within each partition, of how far channels lie apart in the next one's ranges.
+
+    Args:
+        states: fp32 `[H_kv, P, lag, d]`, in P partitions.
+
+    Returns:
+        fp32 `[H_kv, P - 1, lag]`; the last partition has none after it.
+    """
+    following = states[:, 1:]
+    low = following.amin(2, keepdim=True)
+    high = following.amax(2, keepdim=True)
+    scaled = (states[:, :-1] - low) / (high - low).clamp_min(_SMALLEST_RANGE)
+    return scaled.std(-1).softmax(-1)

@@ -1,0 +1,38 @@
+"""TrimKV (arXiv 2512.03324), as its authors run it: the same number of entries in every head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from page_bench.evictors._checks import check_option
+from page_bench.evictors._retention import RetentionEvictor
+from page_bench.evictors.base import LayerView
+
+
+@dataclass(frozen=True)
+class TrimKV(RetentionEvictor):
+    """Keeps what a learned gate per KV head expects to be of use for longest.
+
+    Attributes:
+        sliding_window_size: last positions that are kept whatever the gate says.
+    """
+
+    name: ClassVar[str] = "trimkv"
+
+    sliding_window_size: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_option("sliding_window_size", self.sliding_window_size, at_least=0)
+
+    def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
+        scores = super().score(layer, n_keep)
+        window = min(self.sliding_window_size, layer.prompt_tokens)
+        if window:
+            # Above every gate's score, which is at most 0; the newest first.
+            scores[..., -window:] = 1 + torch.arange(1, window + 1, device=scores.device) / window
+        return scores
