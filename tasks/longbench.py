@@ -21,8 +21,9 @@ from typing import Any
 from page_bench.config import check_integer
 from page_bench.errors import UsageError
 from page_bench.tasks import longbench_prompts as prompts
-from page_bench.tasks.longbench_rows import rows_of
+from page_bench.tasks.longbench_rows import check_row, rows_of
 from page_bench.tasks.longbench_subsets import max_new_tokens, protocol_of, rules_of
+from page_bench.tasks.metadata import check_names
 from page_bench.tasks.protocols import render
 from page_bench.tasks.tokenizer import tokenizer_of
 
@@ -56,6 +57,7 @@ def load(longbench_subset: str, **metadata: Any) -> dict[str, Docs]:
         UsageError: unknown protocol, no data, a package of the metrics is missing, or no input is
             short enough.
     """
+    check_names(metadata)
     protocol = protocol_of(metadata)
     if metadata.get("draw_seed") is not None:
         raise UsageError("draw_seed draws from RULER's sets; LongBench is run whole: leave it out.")
@@ -63,12 +65,17 @@ def load(longbench_subset: str, **metadata: Any) -> dict[str, Docs]:
     rows = rows_of(longbench_subset, metadata)
     tokenizer = tokenizer_of(metadata)
     template = prompts.template_of(longbench_subset)
+
+    def parts_of(index: int) -> prompts.Parts:
+        check_row(rows[index], longbench_subset, index)
+        return prompts.parts_of(rows[index], template)
+
     if protocol == "page":
         longest = _number(metadata, "longbench_skip_above") or PAGE_LONGEST
         kept = [
             index
-            for index, row in enumerate(rows)
-            if _fits(_page_prompt(prompts.parts_of(row, template)), tokenizer, longest)
+            for index in range(len(rows))
+            if _fits(_page_prompt(parts_of(index)), tokenizer, longest)
         ]
         _report_skipped(longbench_subset, len(rows), len(kept), longest)
     else:
@@ -76,7 +83,7 @@ def load(longbench_subset: str, **metadata: Any) -> dict[str, Docs]:
         kept = list(range(len(rows)))
 
     def document(index: int) -> dict[str, Any]:
-        parts = prompts.parts_of(rows[index], template)
+        parts = parts_of(index)
         if protocol == "page":
             prompt = _page_prompt(parts)
             cut = prompts.Cut(prompt, parts.context, None, 0)
@@ -102,7 +109,7 @@ def load(longbench_subset: str, **metadata: Any) -> dict[str, Docs]:
             "until": list(rules_of(longbench_subset).until) if protocol == "longbench" else [],
             "chat": protocol != "longbench" or rules_of(longbench_subset).chat,
             "all_classes": list(rows[index].get("all_classes") or []),
-            "length": int(rows[index].get("length") or 0),
+            "length": rows[index].get("length") or 0,
             "language": str(rows[index].get("language") or ""),
             "longest": longest,
             "prompt_tokens": cut.tokens,
@@ -156,16 +163,26 @@ def _page_prompt(parts: prompts.Parts) -> str:
 
 def _fits(prompt: str, tokenizer: Any, longest: int) -> bool:
     """Whether a prompt, system message and chat template included, has at most `longest` tokens."""
-    system = {"role": "system", "content": PAGE_LONGBENCH_SYSTEM}
     if tokenizer.chat_template:
-        messages = [system, {"role": "user", "content": prompt}]
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text = _templated(prompt, tokenizer)
     else:
         text = f"{PAGE_LONGBENCH_SYSTEM}\n\n{prompt}"
     # No token has less than a byte, so a short text need not be tokenized.
     if len(text.encode()) <= longest:
         return True
     return len(tokenizer(text, add_special_tokens=False).input_ids) <= longest
+
+
+def _templated(prompt: str, tokenizer: Any) -> str:
+    from jinja2 import TemplateError
+
+    turns = [{"role": "user", "content": prompt}]
+    system = [{"role": "system", "content": PAGE_LONGBENCH_SYSTEM}]
+    options = {"tokenize": False, "add_generation_prompt": True}
+    try:
+        return str(tokenizer.apply_chat_template(system + turns, **options))
+    except TemplateError:  # some templates refuse a system message, and lm-eval drops it then
+        return str(tokenizer.apply_chat_template(turns, **options))
 
 
 def _report_skipped(subset: str, inputs: int, kept: int, longest: int) -> None:

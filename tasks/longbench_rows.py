@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from page_bench.errors import UsageError
+from page_bench.tasks.longbench_subsets import SUBSETS, rules_of
 
 HUB = "Xnhyacinth/LongBench"
 VARIABLE = "PAGE_BENCH_LONGBENCH"
@@ -50,6 +52,44 @@ def rows_of(subset: str, metadata: Mapping[str, Any]) -> Sequence[Row]:
     return rows
 
 
+def check_row(row: Row, subset: str, number: int) -> None:
+    """Refuse a row that cannot be asked, or whose answers could not be scored.
+
+    Args:
+        row: of `rows_of`.
+        subset: its name.
+        number: of the row, for the error.
+
+    Raises:
+        UsageError: of another subset; context or question is no text; `answers` is no list of
+            texts or numbers, no reference of a retrieval names its paragraph, or a classification
+            has no classes.
+    """
+    where = f"row {number} of LongBench's {subset}"
+    other = _subset_of(row).removesuffix("_e")
+    if other in SUBSETS and other != subset.removesuffix("_e"):
+        raise UsageError(f"{where} says that it is of {other}: {_remedy()}.")
+    asked = "question" if "question" in row else "input"
+    for name in ("context", asked):
+        if not isinstance(row.get(name), str):
+            raise UsageError(f"{where} has no text in its field `{name}`: {_remedy()}.")
+    answers = row["answers"]
+    # A text would count as a list of its letters.
+    if not isinstance(answers, list | tuple) or not all(type(a) in (str, int) for a in answers):
+        raise UsageError(
+            f"{where} has {answers!r} as its `answers`, which must be a list of texts: {_remedy()}."
+        )
+    metric = rules_of(subset).metric
+    pattern = {"retrieval": r"Paragraph \d", "retrieval_zh": r"段落\d"}.get(metric)
+    if pattern and not all(re.search(pattern, str(answer)) for answer in answers):
+        raise UsageError(f"{where} has references that name no paragraph, {answers}: {_remedy()}.")
+    classes = row.get("all_classes")
+    if metric == "classification" and (not classes or not isinstance(classes, list | tuple)):
+        raise UsageError(
+            f"{where} has no list `all_classes`, without which every answer is wrong: {_remedy()}."
+        )
+
+
 def _from_hub(subset: str) -> Sequence[Row]:
     import datasets
 
@@ -66,9 +106,7 @@ def _from_hub(subset: str) -> Sequence[Row]:
 
 def _from_copy(subset: str, place: Path) -> Sequence[Row]:
     if place.is_file():
-        return [
-            row for row in _read(place) if subset in (row.get("dataset") or "", row.get("task"))
-        ]
+        return [row for row in _read(place) if _subset_of(row) == subset]
     for folder in (place, place / "data"):
         for file in (folder / f"{subset}.jsonl", folder / f"{subset}.parquet"):
             if file.is_file():
@@ -80,6 +118,13 @@ def _from_copy(subset: str, place: Path) -> Sequence[Row]:
     raise UsageError(
         f"there is no {subset}.jsonl, {subset}.parquet or {subset}/ in {place}: {_remedy()}."
     )
+
+
+def _subset_of(row: Row) -> str:
+    """What a row says it is of; empty for nothing."""
+    dataset, task = row.get("dataset"), row.get("task")
+    # Rows of LongBench-E may have the name of the subset they were taken from in one of the two.
+    return str((task if not dataset or task == f"{dataset}_e" else dataset) or "")
 
 
 def _read(file: Path) -> Sequence[Row]:

@@ -23,6 +23,9 @@ from typing import Any
 
 from datasets import Dataset
 
+from page_bench.config import check_integer
+from page_bench.errors import UsageError
+from page_bench.tasks.metadata import check_names
 from page_bench.tasks.tokenizer import tokenizer_of
 
 SAMPLES = 8
@@ -109,9 +112,18 @@ def build(
         {"test": `SAMPLES` rows of prompt, answer_prefix, answers, match, depth, prompt_tokens}.
 
     Raises:
-        ValueError: not even one sentence of filler fits into `prompt_tokens`.
+        UsageError: `prompt_tokens` is no whole number, or not even one sentence of filler fits into
+            it; or the metadata has a protocol or a draw seed, which these prompts do not know.
     """
-    limit = int(metadata.get("prompt_tokens", PROMPT_TOKENS))
+    check_names(metadata)
+    for name in ("protocol", "draw_seed"):
+        if metadata.get(name) is not None:
+            raise UsageError(
+                f"page_quickstart has one wording and one order, so {name} changes nothing in it: "
+                "leave it out, or run page_quickstart by itself."
+            )
+    limit = metadata.get("prompt_tokens", PROMPT_TOKENS)
+    check_integer("prompt_tokens", limit, at_least=1)
     tokenizer = tokenizer_of(metadata)
     rows = []
     for index in range(SAMPLES):
@@ -182,7 +194,7 @@ def _longest(
 
     low, high = 1, len(sentences)
     if not sentences or measured(low)[1] > limit:
-        raise ValueError(f"prompt_tokens={limit} leaves no room for a text: take 100 or more")
+        raise UsageError(f"prompt_tokens={limit} leaves no room for a text: take 100 or more.")
     while low < high:
         middle = (low + high + 1) // 2
         if measured(middle)[1] <= limit:

@@ -8,7 +8,7 @@ A local copy is named by the metadata key `ruler_data` or by the environment var
 `PAGE_BENCH_RULER`: a parquet or JSON-lines file, or a folder of such files at any depth. What a
 file holds is read from its path: a length (`4096/test.parquet`, `ruler-4096.jsonl`), and for rows
 without a column `task` also the task (`niah_single_1/validation.jsonl`). A file whose path names
-no length is taken to have the length that is asked for.
+no length is taken to have the length that is asked for. What is hidden (`.name`) is passed over.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from datasets import Dataset
 
 from page_bench.errors import UsageError
 from page_bench.tasks import protocols
+from page_bench.tasks.metadata import check_names, check_path
 
 HUB = "simonjegou/ruler"
 HUB_32K = "SaylorTwift/RULER-32768-Qwen2.5-3B-tokenizer"
@@ -90,10 +91,10 @@ def fixed(ruler_length: int, ruler_task: str, **metadata: Any) -> dict[str, Data
     Raises:
         UsageError: no data, or rows that are not RULER's.
     """
+    check_names(metadata)
     protocol = protocols.protocol_of(metadata)
-    table = _load(
-        ruler_length, ruler_task, metadata.get(METADATA_KEY) or os.environ.get(VARIABLE) or None
-    )
+    source = check_path(metadata, METADATA_KEY) or os.environ.get(VARIABLE) or None
+    table = _load(ruler_length, ruler_task, source)
     _check_columns(table.column_names)
     seed = metadata.get("draw_seed")
     if seed is not None:
@@ -125,14 +126,22 @@ def doc_of(row: Mapping[str, Any], task: str, length: int, protocol: str) -> dic
         `match`, `match_paper`, `max_new_tokens`, `task`, `length` and `protocol`.
 
     Raises:
-        UsageError: the row has no reference, or an empty one.
+        UsageError: a part of the prompt is no text; or the row has no reference, or one that is no
+            text or blank, which almost every answer would contain.
     """
     answers = row["answer"]
-    if isinstance(answers, str) or not len(answers) or not all(answers):
+    several = isinstance(answers, list | tuple) and len(answers) > 0
+    if not several or not all(isinstance(text, str) and text.strip() for text in answers):
         raise UsageError(
             f"a row of {task} at {length} tokens has the references {answers!r}: `answer` must be "
             "a list of texts that are not empty; mend the data."
         )
+    for name in ("context", "question", "answer_prefix"):
+        if not isinstance(row[name], str):
+            raise UsageError(
+                f"a row of {task} at {length} tokens has {row[name]!r} as its `{name}`, which must "
+                "be a text; mend the data."
+            )
     rendered = protocols.render(row, protocol)
     rule = RULES[task]
     return {
@@ -156,11 +165,14 @@ def _docs(
     """Columns of rows to columns of documents."""
     rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
     docs = [doc_of(_split(row, task), task, length, protocol) for row in rows]
+    for row, doc in zip(rows, docs, strict=True):
+        if "context" not in row:  # the question is in there: it is not what compress=context means
+            doc["context"] = ""
     return {key: [doc[key] for doc in docs] for key in docs[0]}
 
 
 def _split(row: Mapping[str, Any], task: str) -> Mapping[str, Any]:
-    """A row with context and question; a whole prompt counts as context."""
+    """A row with context and question, as `protocols.render` takes it."""
     if "context" in row:
         return row
     return {
@@ -177,8 +189,6 @@ def _load(length: int, task: str, source: str | None) -> Dataset:
         if length == LENGTHS[-1]:
             return _from_hub(HUB_32K, None, task)
         return _from_hub(HUB, str(length), "test")
-    if not isinstance(source, str):
-        raise UsageError(f"{METADATA_KEY}={source!r} is not a path; give one, or leave it out.")
     root = Path(source).expanduser()
     files = _files(root, length)
     ours = [file for file in files if _named(_TASK, _below(file, root)) == task]
@@ -196,9 +206,11 @@ def _load(length: int, task: str, source: str | None) -> Dataset:
             formats.pop(), data_files=[str(f) for f in files], split="train"
         )
     except Exception as error:  # datasets raises what its many readers raise
+        cause = error.__cause__ or error  # its own words are that an error occurred
+        said = str(cause).strip().partition("\n")[0] or type(cause).__name__
         raise UsageError(
-            f"{files[0]} could not be read ({str(error).strip().partition(chr(10))[0]}): it should "
-            f"hold rows of {HUB}'s fields; mend it or name another copy by {VARIABLE}."
+            f"{', '.join(map(str, files))} could not be read ({said}): what is there should hold "
+            f"rows of {HUB}'s fields; mend it or name another copy by {VARIABLE}."
         ) from error
     if "task" not in table.column_names and not ours:
         raise UsageError(
@@ -222,7 +234,10 @@ def _from_hub(name: str, configuration: str | None, split: str) -> Dataset:
         ) from error
 
 
-_LENGTH = re.compile(rf"(?<!\d)({'|'.join(map(str, LENGTHS))})(?!\d)")
+_SHORT = {f"{length // 1024}k": str(length) for length in LENGTHS}
+_LENGTH = re.compile(
+    rf"(?<!\d)({'|'.join(map(str, LENGTHS))})(?!\d)|(?<![a-z0-9])({'|'.join(_SHORT)})(?![a-z0-9])"
+)
 _TASK = re.compile(rf"(?<![a-z0-9])({'|'.join(RULES)})(?![a-z0-9])")
 
 
@@ -234,7 +249,13 @@ def _files(root: Path, length: int) -> list[Path]:
             f"{VARIABLE} or the metadata key {METADATA_KEY}."
         )
     found = sorted(root.rglob("*")) if root.is_dir() else [root]
-    found = [file for file in found if file.suffix in _LOADERS and file.is_file()]
+    found = [
+        file
+        for file in found
+        if file.suffix in _LOADERS
+        and file.is_file()
+        and (file == root or not any(p.startswith(".") for p in _below(file, root).parts))
+    ]
     named = {file: _named(_LENGTH, _below(file, root)) or _named(_LENGTH, root) for file in found}
     files = [file for file in found if named[file] == str(length)]
     if files:
@@ -256,8 +277,8 @@ def _below(file: Path, root: Path) -> Path:
 
 def _named(pattern: re.Pattern[str], path: Path) -> str | None:
     """What the path says last of what the pattern looks for."""
-    found: list[str] = pattern.findall(path.as_posix())
-    return found[-1] if found else None
+    found = [match.group(match.lastindex or 0) for match in pattern.finditer(path.as_posix())]
+    return _SHORT.get(found[-1], found[-1]) if found else None
 
 
 def _check_columns(columns: Sequence[str]) -> None:

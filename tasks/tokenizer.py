@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from page_bench import default_model
@@ -11,6 +12,8 @@ from page_bench.errors import UsageError
 
 # What of the model arguments also decides how its tokenizer is loaded.
 _LOADER_ARGUMENTS = ("revision", "subfolder", "gguf_file", "trust_remote_code")
+
+_log = logging.getLogger(__name__)
 
 
 def tokenizer_of(metadata: Mapping[str, Any]) -> Any:
@@ -24,13 +27,26 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Any:
         UsageError: it cannot be loaded.
     """
     names = (metadata.get(key) for key in ("tokenizer", "pretrained", "model"))
-    name = next((n for n in names if n), None) or default_model.default_pretrained()
+    name = next((n for n in names if n), None)
+    if name is None:
+        name = default_model.default_pretrained()
+        _warn_of_default(name)
     if not isinstance(name, str):
         if not callable(name):
             raise UsageError(f"tokenizer={name!r} is no tokenizer; give the name of one.")
         return name
     options = {k: metadata[k] for k in _LOADER_ARGUMENTS if metadata.get(k) is not None}
     return load(name, tuple(sorted(options.items())))
+
+
+@cache  # once for all tasks of a run
+def _warn_of_default(name: str) -> None:
+    _log.warning(
+        "Prompts are sized with the tokenizer of %s, because no model is named to the tasks, as "
+        "when simple_evaluate is given a model object or a task_manager: name another by the "
+        "metadata key tokenizer.",
+        name,
+    )
 
 
 @lru_cache(maxsize=1)  # one for all tasks of a run
@@ -40,7 +56,7 @@ def load(name: str, options: tuple[tuple[str, Any], ...]) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(default_model.resolve(name), **dict(options))
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError where a folder holds other things
         reason = str(error).strip().partition("\n")[0]
         raise UsageError(
             f"the tokenizer of {name} could not be loaded ({reason}); tasks sized to a model need "

@@ -543,6 +543,8 @@ def test_missing_metric_packages_are_named_before_any_answer(
         ({"longbench_data": 5}, "longbench_data=5 is not a path"),
         ({"tokenizer": "/nowhere/at/all"}, "the tokenizer of /nowhere/at/all could not be loaded"),
         ({"tokenizer": 5}, "tokenizer=5 is no tokenizer"),
+        ({"protcol": "page"}, "write 'protocol'"),
+        ({"tokenizer": str(Path(__file__).parent)}, "could not be loaded"),
     ],
 )
 def test_metadata_that_makes_no_sense_is_named(
@@ -558,3 +560,69 @@ def test_a_broken_row_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "qasper.jsonl").write_text(f"{good}\n{text}\n")
     with pytest.raises(UsageError, match=r"qasper.jsonl (could not be read|has no `answers`)"):
         rows_of("qasper", {"longbench_data": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("subset", "wrong", "sentence"),
+    [
+        # Its letters would be five references, one of which stands in almost every answer.
+        ("hotpotqa", {"answers": "Paris"}, "has 'Paris' as its `answers`"),
+        ("hotpotqa", {"answers": [None]}, r"has \[None\] as its `answers`"),
+        ("hotpotqa", {"context": None}, "no text in its field `context`"),
+        ("hotpotqa", {"question": 5}, "no text in its field `question`"),
+        ("hotpotqa", {"dataset": "musique"}, "says that it is of musique"),
+        ("hotpotqa_e", {"dataset": "musique_e", "task": "x"}, "says that it is of musique"),
+        ("trec", {"all_classes": None}, "no list `all_classes`"),
+        ("lsht", {"all_classes": "City"}, "no list `all_classes`"),
+        ("passage_retrieval_en", {"answers": ["7"]}, "name no paragraph"),
+        ("passage_retrieval_zh", {"answers": ["Paragraph 7"]}, "name no paragraph"),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["longbench", "page"])
+def test_a_row_that_would_be_scored_wrongly_is_refused(
+    subset: str,
+    wrong: dict[str, Any],
+    sentence: str,
+    protocol: str,
+    metadata: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    good, bad = hub_rows(subset)
+    lines = [json.dumps(row) for row in (good, {**bad, **wrong})]
+    (tmp_path / f"{subset}.jsonl").write_text("\n".join(lines))
+    with pytest.raises(UsageError, match=rf"row 1 of LongBench's {subset} .*{sentence}"):
+        docs(subset, {**metadata, "longbench_data": str(tmp_path), "protocol": protocol})
+
+
+def test_references_may_be_numbers(metadata: dict[str, Any], tmp_path: Path) -> None:
+    row = {**hub_rows("passage_count")[0], "answers": [7]}
+    (tmp_path / "passage_count.jsonl").write_text(json.dumps(row))
+    (doc,) = docs("passage_count", {**metadata, "longbench_data": str(tmp_path)})
+    assert doc["answers"] == ["7"]
+
+
+def test_one_file_keeps_longbench_e_apart(tmp_path: Path) -> None:
+    extra = [dict(row, dataset="qasper", task="qasper_e") for row in hub_rows("qasper_e")]
+    rows = [*hub_rows("qasper"), *hub_rows("qasper_e"), *extra]
+    file = tmp_path / "all.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    place = {"longbench_data": str(file)}
+    assert [row["_id"] for row in rows_of("qasper", place)] == ["qasper-0", "qasper-1"]
+    assert [row["_id"] for row in rows_of("qasper_e", place)] == 2 * ["qasper_e-0", "qasper_e-1"]
+
+
+def test_a_template_may_refuse_the_papers_system_message(
+    metadata: dict[str, Any], tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(metadata["pretrained"])
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no') }}"
+        "{% endif %}[{{ m['content'] }}]{% endfor %}"
+    )
+    tokenizer.save_pretrained(tmp_path)
+    options = {**metadata, "pretrained": str(tmp_path), "protocol": "page"}
+    (first, _) = docs("qasper", options)
+    length = len(f"[{first['prompt']}]".encode())  # one token per byte
+    assert len(docs("qasper", options, longbench_skip_above=length)) == 2
+    with pytest.raises(UsageError, match="all 2 inputs"):
+        docs("qasper", options, longbench_skip_above=length - 1)

@@ -21,7 +21,8 @@ from lm_eval.tasks import TaskManager
 from transformers import AutoTokenizer
 
 from page_bench import default_model, tasks
-from page_bench.tasks import quickstart
+from page_bench.errors import UsageError
+from page_bench.tasks import quickstart, tokenizer
 from page_bench.tasks.tokenizer import load as load_tokenizer
 from page_bench.trace import Answer, Trace
 
@@ -93,8 +94,38 @@ def test_needles_stand_at_all_depths_outside_the_observation_window(
 
 
 def test_a_length_without_room_for_text_is_refused(tiny_folder: TinyFolder) -> None:
-    with pytest.raises(ValueError, match="prompt_tokens=10 leaves no room"):
+    with pytest.raises(UsageError, match="prompt_tokens=10 leaves no room"):
         rows("needle_word", pretrained=str(tiny_folder("qwen2")), prompt_tokens=10)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"prompt_tokens": "600"}, "prompt_tokens='600' is not allowed"),
+        ({"prompt_tokens": 600.7}, "prompt_tokens=600.7 is not allowed"),
+        ({"prompt_token": 600}, "write 'prompt_tokens'"),
+        ({"protocol": "page"}, "protocol changes nothing"),
+        ({"draw_seed": 1}, "draw_seed changes nothing"),
+    ],
+)
+def test_metadata_that_would_change_nothing_is_refused(
+    wrong: dict[str, Any], sentence: str, tiny_folder: TinyFolder
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        rows("needle_word", pretrained=str(tiny_folder("qwen2")), **wrong)
+
+
+@pytest.mark.real_model
+def test_the_tokenizer_of_the_default_model_is_never_taken_without_a_word(
+    tiny_folder: TinyFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer._warn_of_default.cache_clear()
+    rows("needle_word", pretrained=str(tiny_folder("qwen2")))
+    assert not caplog.records
+    rows("needle_word")
+    rows("needle_number")
+    (record,) = caplog.records
+    assert f"sized with the tokenizer of {default_model.default_pretrained()}" in record.message
 
 
 def test_samples_depend_on_nothing_but_task_and_index(tiny_folder: TinyFolder) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import logging
 import subprocess
@@ -21,6 +23,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from page_bench import tasks
 from page_bench.errors import UsageError
 from page_bench.tasks import ruler
+from page_bench.tasks.metadata import check_names
 
 FOLDER = Path(tasks.__file__).parent
 SINGLE = [t for t in ruler.RULES if t.startswith(("niah_single", "niah_multikey"))]
@@ -388,7 +391,8 @@ def test_mistakes_in_the_data_are_named(tmp_path: Path) -> None:
     assert "do not say which task" in refused(plain)
     strange = write(tmp_path / "strange.jsonl", [{"task": "vt", "text": "?"}])
     assert "has the columns task, text" in refused(strange)
-    for i, answer in enumerate(([], [""], "one text")):
+    wrong: tuple[object, ...] = ([], [""], [" "], "one text", None, [1234567], ["a", None], 7)
+    for i, answer in enumerate(wrong):
         bad = write(tmp_path / f"bad{i}.jsonl", [{**row("vt", 0, 4096), "answer": answer}])
         assert "list of texts that are not empty" in refused(bad)
 
@@ -414,7 +418,60 @@ def test_the_answer_length_follows_the_protocol(copy: Path) -> None:
 
 def test_a_broken_copy_is_named(tmp_path: Path) -> None:
     (tmp_path / "4096.jsonl").write_text('{"context": ')
-    with pytest.raises(UsageError, match=r"4096.jsonl could not be read"):
+    with pytest.raises(UsageError, match=r"4096.jsonl could not be read \(JSON parse error"):
         docs("vt", 4096, ruler_data=str(tmp_path / "4096.jsonl"))
     with pytest.raises(UsageError, match="ruler_data=7 is not a path"):
         docs("vt", 4096, ruler_data=7)
+
+
+@pytest.mark.parametrize("field", ["context", "question", "answer_prefix"])
+@pytest.mark.parametrize("value", [None, 7])
+def test_a_row_without_a_part_of_its_prompt_is_named(
+    field: str, value: object, tmp_path: Path
+) -> None:
+    bad = write(tmp_path / "4096.jsonl", [{**row("vt", 0, 4096), field: value}])
+    with pytest.raises(UsageError, match=f"has {value} as its `{field}`, which must be a text"):
+        docs("vt", 4096, ruler_data=str(bad))
+
+
+def test_a_whole_prompt_marks_no_context(copy: Path) -> None:
+    """Its question would be compressed with it, which `compress=context` must not do."""
+    (doc, _) = docs("vt", 32768, ruler_data=str(copy))
+    assert doc["prompt"] == "vt of 32768, row 0.\nWhat is it? Answer: it is"
+    assert doc["context"] == ""
+
+
+def test_a_length_may_be_written_as_in_the_names_of_the_tasks(tmp_path: Path) -> None:
+    for name in ("4k", "8k"):
+        write(tmp_path / f"ruler-{name}.jsonl", [row("vt", 0, NAMES[name])])
+    (doc,) = docs("vt", 8192, ruler_data=str(tmp_path))
+    assert doc["context"] == "vt of 8192, row 0.\n"
+    with pytest.raises(UsageError, match="no file for vt at 8192"):
+        docs("vt", 8192, ruler_data=str(tmp_path / "ruler-4k.jsonl"))
+
+
+def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / ".root" / "4096.jsonl", [row("vt", 0, 4096)])
+    write(tmp_path / ".root" / ".ipynb_checkpoints" / "4096.jsonl", [row("vt", 1, 4096)])
+    (doc,) = docs("vt", 4096, ruler_data=str(tmp_path / ".root"))
+    assert doc["context"] == "vt of 4096, row 0.\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("protcol", "protocol"), ("Protocol", "protocol"), ("ruler-data", "ruler_data")],
+)
+def test_a_misspelt_key_is_refused(given: str, meant: str, copy: Path) -> None:
+    with pytest.raises(UsageError, match=f"no task reads '{given}' .* write '{meant}'"):
+        docs("vt", 4096, **{"ruler_data": str(copy), given: "page"})
+
+
+def test_no_argument_of_the_hf_model_is_taken_for_a_misspelt_key() -> None:
+    from lm_eval.models.huggingface import HFLM
+    from transformers import GenerationConfig, LlamaConfig
+
+    from page_bench import config
+
+    known = {*inspect.signature(HFLM.__init__).parameters, *vars(GenerationConfig())}
+    ours = {field.name for field in dataclasses.fields(config.PageConfig)}
+    check_names(dict.fromkeys({*known, *ours, *vars(LlamaConfig()), "max_model_len", "seed"}))

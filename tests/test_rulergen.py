@@ -226,8 +226,10 @@ def test_a_cache_that_cannot_be_written_is_reported(
 ) -> None:
     (tmp_path / "a_file").write_text("")
     monkeypatch.setenv("PAGE_BENCH_CACHE", str(tmp_path / "a_file"))
-    assert load(1024, "vt", **metadata)["test"][0]["answers"]
-    assert "cannot be kept" in caplog.text
+    samples = load(1024, "vt", **metadata)["test"]
+    assert samples[0]["answers"]
+    assert samples[1]["answers"]
+    assert [record.message.count("cannot be kept") for record in caplog.records] == [1]
 
 
 @pytest.mark.real_model
@@ -326,6 +328,10 @@ def test_a_row_is_a_dict_to_everybody() -> None:
         ({"draw_seed": 1.5}, "draw_seed=1.5"),
         ({"near_tie_keys": 0}, "near_tie_keys=0"),
         ({"protocol": "pages"}, "no protocol 'pages'"),
+        ({"n_samples": 3}, "write 'num_samples'"),
+        ({"essays": 5}, "essays=5 is not a path"),
+        ({"squad": ["a"]}, r"squad=\['a'\] is not a path"),
+        ({"hotpotqa": ""}, "hotpotqa='' is not a path"),
     ],
 )
 def test_wrong_metadata_is_refused(wrong: dict[str, Any], message: str) -> None:

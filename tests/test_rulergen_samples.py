@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tiny_models import tiny_tokenizer, trained_tokenizer
+from transformers import AutoTokenizer
 
 from page_bench.errors import UsageError
 from page_bench.tasks.protocols import PROTOCOLS, render
@@ -584,3 +585,41 @@ def test_more_samples_than_questions_say_so(default_model_folder: Path, tmp_path
     rows = load(4096, "qa_1", pretrained=str(default_model_folder), squad=squad)["test"]
     with pytest.raises(UsageError, match=r"sample 499 of qa_1 has no question: .* num_samples"):
         rows[499]["prompt"]
+
+
+def test_questions_that_nobody_could_answer_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = write_hotpotqa(tmp_path / "hotpotqa.json", rows=4)
+    entries = json.loads(file.read_text())
+    entries[0]["supporting_facts"].append(["Elsewhere", 0])  # as in HotpotQA's fullwiki setting
+    entries[1]["supporting_facts"] = []
+    entries[2]["answer"] = " "
+    file.write_text(json.dumps(entries))
+    corpus = questions.load("hotpotqa", str(file))
+    assert [question.text for question in corpus.questions] == [entries[3]["question"]]
+    assert len(corpus.documents) == 10
+    assert "3 of 4 questions are left out" in caplog.text
+    other = tmp_path / "none.json"
+    other.write_text(json.dumps(entries[:3]))
+    with pytest.raises(UsageError, match="no question with an answer in its documents"):
+        questions.load("hotpotqa", str(other))
+
+
+@pytest.mark.parametrize("field", ["question", "answer"])
+def test_a_question_or_answer_that_is_no_text_is_refused(field: str, tmp_path: Path) -> None:
+    file = write_hotpotqa(tmp_path / "hotpotqa.json", rows=2)
+    entries = json.loads(file.read_text())
+    entries[1][field] = 1990
+    file.write_text(json.dumps(entries))
+    with pytest.raises(UsageError, match="is no text"):
+        questions.load("hotpotqa", str(file))
+
+
+@pytest.mark.real_model
+def test_a_tokenizer_is_another_by_its_bos_alone(default_model_folder: Path) -> None:
+    """A template may write the BOS, and so decide how long a prompt is."""
+    one, other = (AutoTokenizer.from_pretrained(default_model_folder) for _ in range(2))
+    assert Meter(one).fingerprint == Meter(other).fingerprint
+    other.bos_token = "<jupyter_start>"
+    assert Meter(one).fingerprint != Meter(other).fingerprint

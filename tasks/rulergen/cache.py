@@ -27,6 +27,7 @@ class Store:
     def __init__(self, name: str, identity: Mapping[str, Any], root: Path | None = None) -> None:
         text = json.dumps(dict(identity), sort_keys=True)
         key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self._reported = False
         self.folder = (root or default_model.cache_root() / "rulergen") / f"{name}_{key}"
 
     def read(self, index: int) -> dict[str, Any] | None:
@@ -38,7 +39,7 @@ class Store:
         return row if isinstance(row, dict) and row.get("index") == index else None
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Keep a sample. A folder that cannot be written is reported, and the run goes on."""
+        """Keep a sample. A folder that cannot be written is reported once; the run goes on."""
         file = self._file(row["index"])
         part = file.with_suffix(f".{os.getpid()}.part")
         try:
@@ -46,7 +47,9 @@ class Store:
             part.write_text(json.dumps(dict(row), ensure_ascii=False), encoding="utf-8")
             os.replace(part, file)
         except OSError as error:
-            _log.warning("Generated samples cannot be kept in %s: %s", self.folder, error)
+            if not self._reported:
+                _log.warning("Generated samples cannot be kept in %s: %s", self.folder, error)
+            self._reported = True
 
     def _file(self, index: int) -> Path:
         return self.folder / f"{index:05d}.json"

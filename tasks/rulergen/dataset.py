@@ -15,6 +15,7 @@ from typing import Any, overload
 from page_bench.config import check_integer
 from page_bench.errors import UsageError
 from page_bench.tasks import protocols
+from page_bench.tasks.metadata import check_names, check_path
 from page_bench.tasks.ruler import RULES, doc_of
 from page_bench.tasks.rulergen.meter import meter_of
 from page_bench.tasks.rulergen.samples import Generator, Settings
@@ -57,6 +58,7 @@ def load(ruler_length: int, ruler_task: str, **metadata: Any) -> dict[str, Rows]
     """
     if ruler_task not in RULES:
         raise UsageError(f"RULER has no task {ruler_task!r}; its tasks are {', '.join(RULES)}.")
+    check_names(metadata)
     protocol = protocols.protocol_of(metadata)
     count = _number(metadata, "num_samples", SAMPLES, at_least=1)
     seed = _number(metadata, "ruler_seed", Settings.seed, at_least=0)
@@ -69,7 +71,7 @@ def load(ruler_length: int, ruler_task: str, **metadata: Any) -> dict[str, Rows]
         ruler_length,
         seed,
         near_tie_keys,
-        *(metadata.get(key) for key in ("essays", "squad", "hotpotqa")),
+        *(check_path(metadata, key) for key in ("essays", "squad", "hotpotqa")),
     )
     order = list(range(count))
     if metadata.get("draw_seed") is not None:

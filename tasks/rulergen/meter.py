@@ -100,6 +100,7 @@ def _fingerprint(tokenizer: Any) -> str:
         state.update(truncation=None, padding=None)
     else:
         state = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
-    state["chat_template"] = getattr(tokenizer, "chat_template", None)
+    for name in ("chat_template", "bos_token", "eos_token"):  # templates write the other two
+        state[name] = getattr(tokenizer, name, None)
     text = json.dumps(state, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import random
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,8 @@ SOURCES = {"qa_1": "squad", "qa_2": "hotpotqa"}
 VARIABLES = {"squad": "PAGE_BENCH_SQUAD", "hotpotqa": "PAGE_BENCH_HOTPOTQA"}
 HUB = {"squad": ("rajpurkar/squad_v2", None), "hotpotqa": ("hotpotqa/hotpot_qa", "distractor")}
 """Data set and configuration on the Hub."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Questions in the data set's order, and the documents of them all, sorted, each once."""
+    """Questions in the data set's order, and the documents of them all, sorted, each once.
+
+    Questions without an answer, or without all documents that it needs, are left out.
+    """
 
     name: str
     documents: tuple[str, ...]
@@ -125,13 +131,24 @@ def load(kind: str, source: str | None = None) -> Corpus:
 
 
 Entry = tuple[str, list[str], list[str], list[str]]
-"""Question, answers, needed documents, related documents."""
+"""Question, answers, needed documents (none where one is missing), related documents."""
 
 
 def _corpus(name: str, entries: Iterable[Entry]) -> Corpus:
-    kept = list(entries)
+    given = list(entries)
+    for question, answers, needed, related in given:
+        if not all(isinstance(text, str) for text in (question, *answers, *needed, *related)):
+            raise ValueError(f"question {question!r}, its answer or a document is no text")
+    # Nobody could answer the others, or any answer would do.
+    kept = [entry for entry in given if entry[2] and all(text.strip() for text in entry[1])]
+    if len(kept) < len(given):
+        _log.warning(
+            "%s: %d of %d questions are left out, whose answer is blank or whose supporting "
+            "documents are not all there",
+            *(name, len(given) - len(kept), len(given)),
+        )
     if not kept:
-        raise ValueError("it holds no question with an answer")
+        raise ValueError("it holds no question with an answer in its documents")
     documents = sorted({d for _, _, needed, related in kept for d in (*needed, *related)})
     number = {text: i for i, text in enumerate(documents)}
 
@@ -175,7 +192,8 @@ def _hotpotqa(raw: Iterable[Mapping[str, Any]]) -> Iterable[Entry]:
     for row in raw:
         documents = {title: f"{title}\n{''.join(text)}" for title, text in row["context"]}
         facts = dict.fromkeys(title for title, _ in row["supporting_facts"])
-        needed = [documents[title] for title in facts if title in documents]
+        # In the fullwiki setting some are missing, which leaves the question without any.
+        needed = [documents[title] for title in facts] if set(facts) <= set(documents) else []
         yield row["question"], [row["answer"]], needed, list(documents.values())
 
 
