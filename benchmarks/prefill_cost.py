@@ -13,9 +13,6 @@ import gc
 import json
 import os
 import statistics
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +22,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from page_bench import attention
 from page_bench.default_model import default_pretrained, resolve
+from page_bench.latency.peak_memory import PeakMemory, in_fresh_process
 from page_bench.prefill import forward, prefill
 from page_bench.signals import head_agreement, head_agreement_drop
 
@@ -98,15 +96,10 @@ def compare_signal(rounds: int) -> None:
 def compare_memory(tokens: int, rounds: int) -> None:
     """Peak resident memory above the loaded model, each way in fresh processes, alternating."""
     peaks: dict[str, list[int]] = {"bare": [], "observed": []}
-    # Freed blocks go back to the system at once, so that resident memory is live memory.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}
     for _ in range(rounds):
         for way, values in peaks.items():
-            command = [sys.executable, __file__, "--peak", way, "--tokens", str(tokens)]
-            done = subprocess.run(
-                command, check=True, stdout=subprocess.PIPE, text=True, env=environment
-            )
-            values.append(json.loads(done.stdout.splitlines()[-1])["bytes"])
+            done = in_fresh_process([__file__, "--peak", way, "--tokens", str(tokens)])
+            values.append(done["bytes"])
     median = {way: statistics.median(values) for way, values in peaks.items()}
     print(f"peak memory above the loaded model, median of {rounds} fresh processes each")
     for way, values in peaks.items():
@@ -116,36 +109,13 @@ def compare_memory(tokens: int, rounds: int) -> None:
 
 
 def print_peak(way: str, tokens: int) -> None:
-    """Run one way once and print by how much it raised this process's resident memory.
-
-    Anonymous memory alone is read: the weights are mapped from disk, and whether their pages
-    are resident is the kernel's affair.
-    """
+    """Run one way once and print by how much it raised this process's resident memory."""
     model = load()
     ids = prompt(model, tokens)
     gc.collect()
-    before = peak = anonymous_bytes()
-    running = threading.Event()
-    running.set()
-
-    def watch() -> None:
-        nonlocal peak
-        while running.is_set():
-            peak = max(peak, anonymous_bytes())
-            time.sleep(0.001)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    {"bare": bare, "observed": observed}[way](model, ids)
-    running.clear()
-    watcher.join()
-    print(json.dumps({"bytes": peak - before}))
-
-
-def anonymous_bytes() -> int:
-    """Resident anonymous memory of this process."""
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
+    with PeakMemory(model.device) as memory:
+        {"bare": bare, "observed": observed}[way](model, ids)
+        print(json.dumps({"bytes": memory.lap()}))
 
 
 def prompt(model: Any, tokens: int) -> torch.Tensor:

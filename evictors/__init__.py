@@ -10,22 +10,30 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+import math
 import pkgutil
 import re
 import sys
+import types
+import typing
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from page_bench import options as checks
 from page_bench.errors import UsageError
 from page_bench.evictors.base import Evictor, Granularity, Wrapper
+from page_bench.third_party import blaming
 
 ENTRY_POINTS = "page_bench.evictors"
 
 _IN_FILE = re.compile(r"(?P<path>.+\.py):(?P<name>\w+)")
-_WRAPPED = re.compile(r"(?P<name>[^()]+)\((?P<base>.+)\)")
+_WRAPPED = (
+    re.compile(r"(?P<name>[^()]*)\((?P<base>.*)\)"),
+    # A path may hold parentheses itself.
+    re.compile(r"(?P<name>.+?\.py:\w+)\s*\((?P<base>.*)\)"),
+)
 
 
 def own_names() -> list[str]:
@@ -47,7 +55,8 @@ def evictor_class(name: str) -> type[Evictor]:
     """
     in_file = _IN_FILE.fullmatch(name)
     if in_file:
-        return _checked(_class_in_file(Path(in_file["path"]), in_file["name"]), name, None)
+        path = Path(in_file["path"]).expanduser()
+        return _checked(_class_in_file(path, in_file["name"]), name, None)
     installed = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
     if name in own_names() and installed:
         raise UsageError(
@@ -100,20 +109,63 @@ def make_evictor(title: str, options: Mapping[str, object], granularity: Granula
         UsageError: unknown evictor or option, a value of the wrong type, or a keep set that the
             method cannot have.
     """
-    evictor = _make(_tight(str(title)), options, "evictor").resolved(granularity)
+    made = _make(title_parts(title), options, "evictor")
+    with blaming(made.title, "did not take its options"):
+        evictor = made.resolved(granularity)
+    outer: list[type[Evictor]] = []
     part: Evictor | None = evictor
     while part is not None:
         if granularity not in part.granularities:
             raise UsageError(
                 f"evictor={part.title} has no meaning in granularity={granularity}: {part.refusal}"
             )
+        if type(part) in outer and isinstance(part, Wrapper) and not part.nests:
+            raise UsageError(
+                f"evictor={evictor.title} has {part.name} inside itself, where only one of the two "
+                f"would act; name it once."
+            )
+        outer.append(type(part))
         part = part.base if isinstance(part, Wrapper) else None
     return evictor
 
 
-def _tight(title: str) -> str:
-    """A title without spaces around its parentheses; a path may hold some."""
-    return re.sub(r"\s*([()])\s*", r"\1", title.strip())
+def title_parts(title: str) -> list[str]:
+    """The names in a title, the outermost wrapper's first: `adakv(snapkv)` → adakv, snapkv.
+
+    Raises:
+        UsageError: its parentheses do not match, or one of them is empty.
+    """
+    parts, rest = [], str(title).strip()
+    while not _IN_FILE.fullmatch(rest) and ("(" in rest or ")" in rest):
+        splits = (pattern.fullmatch(rest) for pattern in _WRAPPED)
+        split = next((s for s in splits if s and _balanced(s["base"])), None)
+        if split is None:
+            raise UsageError(
+                f"evictor={title} has parentheses that do not match; write a wrapper as "
+                f"adakv(snapkv)."
+            )
+        parts.append(split["name"].strip())
+        rest = split["base"].strip()
+    if parts and parts[-1] and not rest:
+        raise UsageError(
+            f"evictor={title} names nothing in its parentheses; name what {parts[-1]} wraps, as "
+            f"in {parts[-1]}(snapkv)."
+        )
+    if not all([*parts, rest]):
+        raise UsageError(
+            f"evictor={title} lacks a name; evictors are {', '.join(evictor_names())}, or "
+            f"path/to/file.py:ClassName."
+        )
+    return [*parts, rest]
+
+
+def _balanced(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def option_types(cls: type[Evictor]) -> dict[str, Any]:
@@ -121,29 +173,33 @@ def option_types(cls: type[Evictor]) -> dict[str, Any]:
     return checks.option_types(cls, without=("base",))
 
 
-def _make(title: str, options: Mapping[str, object], prefix: str) -> Evictor:
-    wrapped = None if _IN_FILE.fullmatch(title) else _WRAPPED.fullmatch(title)
-    cls = evictor_class(wrapped["name"] if wrapped else title)
+def _make(parts: list[str], options: Mapping[str, object], prefix: str) -> Evictor:
+    first, *wrapped = parts
+    cls = evictor_class(first)
     name = cls.name
     inner = {k.removeprefix("base."): v for k, v in options.items() if k.startswith("base.")}
     own = {k: v for k, v in options.items() if not k.startswith("base.")}
     values: dict[str, Any] = {}
     if issubclass(cls, Wrapper):
-        if wrapped is None:
+        if not wrapped:
             raise UsageError(
                 f"evictor={name} changes another evictor: name it in parentheses, as in "
                 f"{name}(snapkv)."
             )
-        values["base"] = _make(wrapped["base"], inner, f"{prefix}.base")
-    elif wrapped is not None:
-        raise UsageError(f"evictor={name} wraps no other evictor; leave ({wrapped['base']}) out.")
+        values["base"] = _make(wrapped, inner, f"{prefix}.base")
+    elif wrapped:
+        raise UsageError(
+            f"evictor={name} wraps no other evictor; leave ({'('.join(wrapped)}"
+            f"{')' * len(wrapped)} out."
+        )
     elif inner:
         raise UsageError(
             f"{prefix}.base.{next(iter(inner))} is an option of a wrapped evictor, but {name} "
             f"wraps none; leave base. out."
         )
     values |= checks.checked(own, option_types(cls), prefix, name)
-    return cls(**values)
+    with blaming(cls.name, "did not take its options"):
+        return cls(**values)
 
 
 def _class_in_file(path: Path, name: str) -> object:
@@ -178,6 +234,7 @@ def _checked(found: object, where: str, name: str | None) -> type[Evictor]:
     cls: type[Evictor] = found  # type: ignore[assignment]
     if "__dataclass_params__" not in vars(cls):
         raise UsageError(f"the evictor in {where} needs the decorator @dataclass(frozen=True).")
+    _check_types(cls, where)
     bare = [
         field.name
         for field in dataclasses.fields(cls)
@@ -197,3 +254,41 @@ def _checked(found: object, where: str, name: str | None) -> type[Evictor]:
             f"name: ClassVar[str] = {name!r}."
         )
     return cls
+
+
+def _check_types(cls: type[Evictor], where: str) -> None:
+    """Raise UsageError for an option that no command line could give and no record could hold."""
+    try:
+        options = option_types(cls)
+    except Exception as error:
+        raise UsageError(
+            f"the evictor in {where} has annotations that cannot be read ({error}); import what "
+            f"they name."
+        ) from error
+    for option, wanted in options.items():
+        if not _is_plain(wanted):
+            written = wanted.__name__ if isinstance(wanted, type) else str(wanted)
+            raise UsageError(
+                f"the evictor in {where} has an option {option} of type {written}; an option is a "
+                f"bool, int, float, str or Literal of these, or None."
+            )
+    for field in dataclasses.fields(cls):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if field.name not in options or default in (None, dataclasses.MISSING):
+            continue
+        number = isinstance(default, float) and not math.isfinite(default)
+        if number or not isinstance(default, bool | int | float | str):
+            raise UsageError(
+                f"the evictor in {where} has {default!r} as the default of {field.name}; give it "
+                f"a truth value, a finite number, a text or None."
+            )
+
+
+def _is_plain(wanted: Any) -> bool:
+    if typing.get_origin(wanted) is Literal:
+        return all(isinstance(choice, bool | int | str) for choice in typing.get_args(wanted))
+    if typing.get_origin(wanted) in (types.UnionType, typing.Union):
+        return all(_is_plain(part) for part in typing.get_args(wanted))
+    return wanted in (bool, int, float, str, type(None))

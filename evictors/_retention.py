@@ -58,9 +58,11 @@ class RetentionEvictor(Evictor):
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         x = layer.hidden_states
-        gates = self._gates(GateShape(layer.n_layers, x.shape[-1], layer.n_kv_heads)).gates
+        # Sliding layers have gates as well, which are left unused.
+        model = GateShape(layer.n_model_layers, x.shape[-1], layer.n_kv_heads)
+        gates = self._gates(model).gates
         # No copy from the second prompt on, the gate stays on its layer's device.
-        log_beta = gates[layer.index].to(x.device)(x)
+        log_beta = gates[layer.layer].to(x.device)(x)
         return log_retention(log_beta, self.lookahead_steps)
 
     def vote(self, scores: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -31,6 +32,8 @@ class WindowAttention(Evictor):
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"window_attention"})
+    needs_in_words: ClassVar[tuple[str, ...]] = ("last queries with a window of its own",)
+    defaults_in_words: ClassVar[Mapping[str, str]] = {"window": "the run's window"}
 
     variant: Literal["paper", "published"] | None = None
     window: int | None = None
@@ -47,6 +50,11 @@ class WindowAttention(Evictor):
                 f"number, 1 for no pooling."
             )
 
+    @property
+    def reads_budget(self) -> bool:
+        # Only to refuse a window that does not fit.
+        return self.variant != "paper"
+
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         form = self if self.kernel_size else self.resolved("head" if self.variant else "shared")
         rows = min(form.window or layer.window, layer.prompt_tokens)
@@ -60,12 +68,13 @@ class WindowAttention(Evictor):
                 f"{layer.prompt_tokens} may stay; give a smaller evictor.window or a larger budget."
             )
         before = layer.prompt_tokens - rows
-        scores = torch.ones_like(grouped)
+        scores = torch.full_like(grouped, torch.inf)
         if before:
             scores[:, :before] = form._pooled(grouped[:, :before])
-            # Above all heads, not only its own: heads may compete.
-            scores[:, before:] = scores[:, :before].max() + 1
         return scores
+
+    def always_keeps(self, window: int) -> tuple[int, int]:
+        return 0, (self.window or window) if self.variant == "published" else 0
 
     def resolved(self, granularity: Granularity) -> Self:
         form = super().resolved(granularity)

@@ -27,7 +27,8 @@ class AdaKV(Wrapper):
     """Keeps what another evictor keeps, more of it in heads with higher scores.
 
     A layer keeps as many entries as it would have without this wrapper, protected positions do
-    not compete, and at equal scores the lower position goes first, then the lower head.
+    not compete, those that the other one always keeps win, and at equal scores the lower position
+    goes first, then the lower head. With `score_norm` heads compete after it.
 
     Attributes:
         variant: `published`, the authors' allocation and floor; `paper`, those of the PAGE paper.
@@ -83,7 +84,7 @@ class AdaKV(Wrapper):
         assert alpha is not None
         mean = total // heads
         if self.normalise:
-            scores = scores * _mass_of_best(scores, mean)
+            scores = _weighed_by_best(scores, total)
         if self.allocation == "adakv":
             counts = _best_of_all(scores, total).sum(-1).double()
             return largest_remainder((1 - alpha) * counts + alpha * total / heads, total)
@@ -103,13 +104,24 @@ def _best_of_all(scores: Tensor, k: int) -> Tensor:
     return top_k_members(scores.T.reshape(-1), k).view(positions, heads).T
 
 
-def _mass_of_best(scores: Tensor, k: int) -> Tensor:
-    """`[H_kv, 1]`, the sum of each head's k best scores over the sum of all; 1 if that is 0."""
+def _weighed_by_best(scores: Tensor, total: int) -> Tensor:
+    """Scores `[H_kv, M]` times the part of a head's sum that its best hold; 1 if the sum is 0.
+
+    Positions that are always kept count neither among a head's entries nor among its best.
+
+    Args:
+        scores: fp32 `[H_kv, M]`, of the positions that compete.
+        total: free entries of the layer.
+    """
     if bool((scores < 0).any()):
         raise UsageError(
             "evictor.normalise=true weighs heads by parts of a sum, which scores below 0 do not "
             "have; leave it out, or give score_norm=rank."
         )
-    total = scores.sum(-1, keepdim=True)
-    best = scores.topk(k, dim=-1).values.sum(-1, keepdim=True)
-    return torch.where(total > 0, best / total.clamp_min(torch.finfo(total.dtype).tiny), 1.0)
+    certain = scores.isposinf()
+    finite = scores.masked_fill(certain, 0)
+    k = max(total - int(certain.sum()), 0) // len(scores)
+    mass = finite.sum(-1, keepdim=True)
+    best = finite.topk(k, dim=-1).values.sum(-1, keepdim=True)
+    part = torch.where(mass > 0, best / mass.clamp_min(torch.finfo(mass.dtype).tiny), 1.0)
+    return (finite * part).masked_fill(certain, torch.inf)

@@ -47,6 +47,9 @@ class Evictor(ABC):
         variant_defaults: per `variant` the defaults of fields that stand as None; empty for
             methods that have one form. The engine's default is `paper` in granularity `shared`
             and `published` in the others.
+        needs_in_words: further needs, those that depend on options among them, for the list.
+        defaults_in_words: what None stands for, by field, for the list.
+        note: what a user should know besides, for the list.
     """
 
     name: ClassVar[str]
@@ -54,6 +57,9 @@ class Evictor(ABC):
     granularities: ClassVar[tuple[Granularity, ...]] = GRANULARITIES
     refusal: ClassVar[str] = ""
     variant_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    needs_in_words: ClassVar[tuple[str, ...]] = ()
+    defaults_in_words: ClassVar[Mapping[str, str]] = {}
+    note: ClassVar[str] = ""
 
     @abstractmethod
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
@@ -64,7 +70,10 @@ class Evictor(ABC):
             n_keep: positions that will be kept per KV head on average; few methods read it.
 
         Returns:
-            fp32 `[H_kv, T]`, higher = keep.
+            fp32 `[H_kv, T]`, higher = keep; +inf marks a position that the method always keeps.
+            Such positions take part in no normalisation, and one that a head or layer marks is
+            marked in an average with others. If a keep set has more of them than it may keep,
+            the latest stay. NaN and -inf are refused.
         """
 
     def vote(self, scores: Tensor) -> Tensor:
@@ -84,7 +93,8 @@ class Evictor(ABC):
 
         Returns:
             int64 `[L, H_kv]`, each between `plan.n_protected` and T; equal within a layer where
-            `plan.granularity` is `layer`, equal throughout where it is `shared`.
+            `plan.granularity` is `layer`, equal throughout where it is `shared`. Together at most
+            `plan.n_keep` on average, or T each.
         """
         return torch.full((plan.n_layers, plan.n_kv_heads), plan.n_keep)
 
@@ -98,7 +108,7 @@ class Evictor(ABC):
         Only called where `factor` gives something.
 
         Args:
-            scores: fp32 `[R, T]`, one row per keep set.
+            scores: fp32 `[R, T]`, one row per keep set, +inf as in `score`.
             factor: fp32 `[R, T]`, averaged like the scores.
             counts: int64 `[R]`, positions that each row keeps, protected ones included.
             plan: the budget and the shape of the model.
@@ -118,6 +128,29 @@ class Evictor(ABC):
             UsageError: it does not fit.
         """
 
+    def always_keeps(self, window: int) -> tuple[int, int]:
+        """How many first and how many last positions the method keeps at any budget.
+
+        Args:
+            window: the run's observation window w.
+        """
+        return 0, 0
+
+    def least_kept(self, window: int, n_sink: int = 0, recent: int = 0) -> int:
+        """The fewest positions that a prompt may be cut down to.
+
+        Args:
+            window: the run's observation window w.
+            n_sink: first positions that the engine protects.
+            recent: last positions that the engine protects.
+        """
+        first, last = self.always_keeps(window)
+        return max(first, n_sink) + max(last, recent)
+
+    def without_value_norms(self) -> Self:
+        """The same for a wrapper that weighs by the values itself; default unchanged."""
+        return self
+
     @property
     def all_needs(self) -> frozenset[Need]:
         """Needs of this evictor, those of a wrapped one included."""
@@ -127,6 +160,11 @@ class Evictor(ABC):
     def query_rows(self) -> int:
         """Last queries that must be recorded; 0 where the observation window's mean suffices."""
         return 0
+
+    @property
+    def reads_budget(self) -> bool:
+        """Whether `score` reads `n_keep`; where it does not, all budgets share one score."""
+        return False
 
     @property
     def title(self) -> str:
@@ -157,7 +195,10 @@ class Wrapper(Evictor):
 
     Attributes:
         base: the wrapped evictor; its options are `evictor.base.FIELD=VALUE`.
+        nests: whether it may stand inside itself, that is, whether both would act.
     """
+
+    nests: ClassVar[bool] = False
 
     base: Evictor
 
@@ -179,6 +220,12 @@ class Wrapper(Evictor):
     def check(self, text: Any) -> None:
         self.base.check(text)
 
+    def always_keeps(self, window: int) -> tuple[int, int]:
+        return self.base.always_keeps(window)
+
+    def without_value_norms(self) -> Self:
+        return dataclasses.replace(self, base=self.base.without_value_norms())
+
     @property
     def all_needs(self) -> frozenset[Need]:
         return super().all_needs | self.base.all_needs
@@ -186,6 +233,10 @@ class Wrapper(Evictor):
     @property
     def query_rows(self) -> int:
         return self.base.query_rows
+
+    @property
+    def reads_budget(self) -> bool:
+        return self.base.reads_budget
 
     @property
     def title(self) -> str:

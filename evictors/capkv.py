@@ -9,7 +9,9 @@ Three forms of the weight exist:
 - `published`, the publication's formula: exp(β·⟨k, μ⟩/√d), not normalised, per query head.
 - `kvpress`, the form contributed to kvpress: exp(β·cos(k, μ) - max), per query head.
 
-In the last two μ is the mean of all queries, rotated to the positions after the prompt.
+In the last two μ is the mean of all queries, rotated to the positions after the prompt. Exponents
+of `published` are capped at 20, above which its weights leave fp64; on SmolLM2-135M that is one in
+300 on a prompt of 1,000 tokens, in most layers.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, Literal
 
 import torch
@@ -45,7 +48,9 @@ class CapKV(Evictor):
     """
 
     name: ClassVar[str] = "capkv"
-    needs: ClassVar[frozenset[Need]] = frozenset({"queries_before_rotation", "future_rotation"})
+    needs: ClassVar[frozenset[Need]] = frozenset(
+        {"keys", "values", "queries_before_rotation", "future_rotation"}
+    )
     variant_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {"n_sink": 0},
         "published": {"n_sink": 0},
@@ -65,16 +70,16 @@ class CapKV(Evictor):
         if self.variant is None or self.n_sink is None:
             return self.resolved("shared").score(layer, n_keep)
         sinks = min(self.n_sink, layer.prompt_tokens)
-        score = torch.ones(layer.n_kv_heads, layer.prompt_tokens, device=layer.keys.device)
+        score = layer.keys.new_full(layer.keys.shape[:2], torch.inf, dtype=torch.float32)
         if sinks == layer.prompt_tokens:
             return score
         anchors = self._anchors(layer, sinks)
-        capped = 0
+        capped = False
         for head in range(layer.n_kv_heads):
             keys, values = layer.keys[head, sinks:].float(), layer.values[head, sinks:].double()
             logits = self.temperature * self._alignment(keys, anchors[head], layer.scaling)
             if self.variant == "published":
-                capped += int((logits > _LARGEST_EXPONENT).sum())
+                capped |= bool((logits > _LARGEST_EXPONENT).any())
                 logits = logits.clamp(max=_LARGEST_EXPONENT)
             else:
                 logits = logits - logits.amax(1, keepdim=True)
@@ -82,14 +87,11 @@ class CapKV(Evictor):
             scores = [_leverage(values, w, shift) for w in logits.double().exp()]
             score[head, sinks:] = torch.stack(scores).mean(0).float()
         if capped:
-            _log.warning(
-                "capkv, layer %d: %d exponents above %g were capped; variant=kvpress needs no cap.",
-                layer.index,
-                capped,
-                _LARGEST_EXPONENT,
-            )
-        score[:, :sinks] = score[:, sinks:].max() + 1
+            _say_capped()
         return score
+
+    def always_keeps(self, window: int) -> tuple[int, int]:
+        return self.n_sink or 0, 0
 
     def _anchors(self, layer: LayerView, sinks: int) -> Tensor:
         """Mean queries, fp32 `[H_kv, A, d]`: one per KV head, or one per query head."""
@@ -106,6 +108,15 @@ class CapKV(Evictor):
             fit = F.normalize(anchors, dim=-1) @ F.normalize(keys, dim=-1).mT
             return fit.clamp(-1, 1)
         return anchors @ keys.mT * scaling
+
+
+@cache  # said once, not in every layer of every prompt
+def _say_capped() -> None:
+    _log.warning(
+        "capkv caps exponents of its published weights above %g, said once for this run; "
+        "evictor.variant=kvpress needs no cap.",
+        _LARGEST_EXPONENT,
+    )
 
 
 def _leverage(values: Tensor, weights: Tensor, shift: float) -> Tensor:

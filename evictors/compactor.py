@@ -6,6 +6,7 @@ no attention here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,7 +41,9 @@ class Compactor(Evictor):
     """
 
     name: ClassVar[str] = "compactor"
-    needs: ClassVar[frozenset[Need]] = frozenset({"keys_before_rotation"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"keys", "values", "keys_before_rotation"})
+    needs_in_words: ClassVar[tuple[str, ...]] = ("queries of all positions",)
+    defaults_in_words: ClassVar[Mapping[str, str]] = {"blending": "the share that is evicted"}
 
     n_sink: int = 8
     n_recent: int = 4
@@ -63,19 +66,24 @@ class Compactor(Evictor):
     def query_rows(self) -> int:
         return _ALL_ROWS
 
+    @property
+    def reads_budget(self) -> bool:
+        return True
+
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         length = layer.prompt_tokens
-        score = torch.ones(layer.n_kv_heads, length, device=layer.keys.device)
+        score = layer.keys.new_full(layer.keys.shape[:2], torch.inf, dtype=torch.float32)
         if length <= self.n_sink + self.n_recent:
             return score
         middle = slice(self.n_sink, length - self.n_recent)
         keys = layer.keys_before_rotation[:, middle]
         seed = layer_seed(self.seed, layer.index)
         spread = standardised(leverage(keys, self.sketch_size, seed)).float()
-        inner = self._weight(length, n_keep) * spread + self._attention(layer, middle)
-        score[:] = inner.max() + 1
-        score[:, middle] = inner
+        score[:, middle] = self._weight(length, n_keep) * spread + self._attention(layer, middle)
         return score
+
+    def always_keeps(self, window: int) -> tuple[int, int]:
+        return self.n_sink, self.n_recent
 
     def _weight(self, length: int, n_keep: int | None) -> float:
         if self.blending is not None:

@@ -25,8 +25,8 @@ _BLOCK_BYTES = 32 * 2**20
 class CriticalKV(Wrapper):
     """Keeps what another evictor scores best, then what its score times ‖v·W_O‖₁ ranks best.
 
-    A wrapped expected_attention should leave the values' norms to this method
-    (`evictor.base.use_vnorm=false`).
+    A wrapped expected_attention leaves the values' norms to this method unless it is told
+    otherwise (`evictor.base.use_vnorm=true`).
 
     Attributes:
         first_stage: share of each count that goes to the other's best positions, the protected
@@ -35,7 +35,7 @@ class CriticalKV(Wrapper):
     """
 
     name: ClassVar[str] = "criticalkv"
-    needs: ClassVar[frozenset[Need]] = frozenset({"output_projection"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"values", "output_projection"})
 
     first_stage: float = 0.5
     epsilon: float = 1e-4
@@ -43,6 +43,7 @@ class CriticalKV(Wrapper):
     def __post_init__(self) -> None:
         check_option("first_stage", self.first_stage, at_least=0, at_most=1)
         check_option("epsilon", self.epsilon, at_least=0)
+        object.__setattr__(self, "base", self.base.without_value_norms())
 
     def factor(self, layer: LayerView) -> Tensor:
         """Mean over the query heads of a group of ‖v·W_O‖₁: fp32 `[H_kv, T]`."""
@@ -64,10 +65,13 @@ class CriticalKV(Wrapper):
         refined = torch.zeros_like(scores)
         for row, count in enumerate(counts.tolist()):
             score = scores[row, middle]
+            certain = score.isposinf()
+            finite = score.masked_fill(certain, 0)
             # A product with a negative score would turn the order of the sizes around.
-            score_from_zero = score - score.min().clamp(max=0)
+            score_from_zero = finite - finite.min().clamp(max=0)
             products = (score_from_zero + self.epsilon) * factor[row, middle]
             first = max(0, budget_share(self.first_stage, count) - plan.n_protected)
             forced = top_k_members(score, first)
-            refined[row, middle] = torch.where(forced, 2 * products.max() + 1, products)
+            ranked = torch.where(forced, 2 * products.max() + 1, products)
+            refined[row, middle] = ranked.masked_fill(certain, torch.inf)
         return refined

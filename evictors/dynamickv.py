@@ -27,8 +27,8 @@ from page_bench.selection import top_k_members
 class DynamicKV(WindowAttention):
     """Keeps what the last w query rows attend to, more of it where a layer's scores are higher.
 
-    All KV heads of a layer keep equally many. Protected positions do not compete; at equal scores
-    the lower position goes first, then the lower layer.
+    All KV heads of a layer keep equally many. Neither protected positions nor those of the window
+    in `published` compete; at equal scores the lower position goes first, then the lower layer.
 
     Attributes: those of `WindowAttention`, and
         max_ratio: `published`: a head enters the competition with this many times the mean
@@ -78,7 +78,9 @@ class DynamicKV(WindowAttention):
         """
         layers, heads, positions = scores.shape
         assert self.max_ratio is not None
-        entered = top_k_members(scores, min(self.max_ratio * mean, positions))
+        certain = int(scores.isposinf().sum(-1).max())
+        free = self.max_ratio * max(mean - certain, 0)
+        entered = top_k_members(scores, min(free + certain, positions))
         entries = scores.masked_fill(~entered, -torch.inf)
         # Positions outermost, so that ties go to the lower position whichever layer it is in.
         members = top_k_members(entries.permute(2, 0, 1).reshape(-1), layers * heads * mean)

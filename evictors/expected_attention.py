@@ -6,15 +6,17 @@ the prompt; the attention logit's mean and variance then give the expected weigh
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from page_bench.evictors._checks import check_option
 from page_bench.evictors._group import over_group
-from page_bench.evictors.base import Evictor, LayerView, Need
+from page_bench.evictors.base import Evictor, Granularity, LayerView, Need
 
 
 @dataclass(frozen=True)
@@ -25,17 +27,20 @@ class ExpectedAttention(Evictor):
         n_sink: first positions that the method keeps itself and leaves out of all statistics.
         epsilon: added to the expected attention before it is weighted by the values' norms.
         use_covariance: whether the spread of the queries counts, besides their mean.
-        use_vnorm: whether scores are weighted by the L2 norms of the values; inside criticalkv,
-            which weights by values itself, turn it off.
+        use_vnorm: whether scores are weighted by the L2 norms of the values; None means yes, but
+            no inside criticalkv, which weighs by the values itself.
     """
 
     name: ClassVar[str] = "expected_attention"
-    needs: ClassVar[frozenset[Need]] = frozenset({"queries_before_rotation", "future_rotation"})
+    needs: ClassVar[frozenset[Need]] = frozenset(
+        {"keys", "values", "queries_before_rotation", "future_rotation"}
+    )
+    defaults_in_words: ClassVar[Mapping[str, str]] = {"use_vnorm": "true, false inside criticalkv"}
 
     n_sink: int = 4
     epsilon: float = 0.0
     use_covariance: bool = True
-    use_vnorm: bool = True
+    use_vnorm: bool | None = None
 
     def __post_init__(self) -> None:
         check_option("n_sink", self.n_sink, at_least=0)
@@ -43,12 +48,19 @@ class ExpectedAttention(Evictor):
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         sinks = min(self.n_sink, layer.prompt_tokens)
-        score = torch.ones(layer.n_kv_heads, layer.prompt_tokens, device=layer.keys.device)
-        if sinks == layer.prompt_tokens:
-            return score
-        score[:, sinks:] = self._score_after_sinks(layer, sinks)
-        score[:, :sinks] = score[:, sinks:].max() + 1
+        score = layer.keys.new_full(layer.keys.shape[:2], torch.inf, dtype=torch.float32)
+        if sinks < layer.prompt_tokens:
+            score[:, sinks:] = self._score_after_sinks(layer, sinks)
         return score
+
+    def always_keeps(self, window: int) -> tuple[int, int]:
+        return self.n_sink, 0
+
+    def without_value_norms(self) -> Self:
+        return dataclasses.replace(self, use_vnorm=bool(self.use_vnorm))
+
+    def resolved(self, granularity: Granularity) -> Self:
+        return dataclasses.replace(self, use_vnorm=self.use_vnorm is not False)
 
     def _score_after_sinks(self, layer: LayerView, sinks: int) -> Tensor:
         queries = layer.queries_before_rotation[:, sinks:]
@@ -59,7 +71,7 @@ class ExpectedAttention(Evictor):
             [self._expected_logits(head, keys[j // group], layer) for j, head in enumerate(queries)]
         )
         attention = over_group(expected.softmax(-1), layer.n_kv_heads, "mean")
-        if not self.use_vnorm:
+        if self.use_vnorm is False:
             return attention
         return (attention + self.epsilon) * layer.values[:, sinks:].float().norm(dim=-1)
 

@@ -39,6 +39,10 @@ class H2O(Evictor):
     reduction: Reduction = "mean"
     normalise_by_age: bool = False
 
+    @property
+    def reads_budget(self) -> bool:
+        return self.variant != "paper"
+
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         length, mass = layer.prompt_tokens, layer.attention_mass
         if self.normalise_by_age:
@@ -49,6 +53,5 @@ class H2O(Evictor):
         if self.variant == "published":
             if n_keep is None:
                 raise ValueError("h2o halves the count it may keep: call score with n_keep")
-            # Above all heads, not only its own: heads may compete.
-            scores[:, length - n_keep // 2 :] = scores.max() + 1
+            scores[:, length - n_keep // 2 :] = torch.inf
         return scores

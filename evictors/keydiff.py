@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from page_bench.evictors._checks import check_option
-from page_bench.evictors.base import Evictor, LayerView
+from page_bench.evictors.base import Evictor, LayerView, Need
 from page_bench.selection import top_k_members
 
 
@@ -35,6 +35,7 @@ class KeyDiff(Evictor):
     """
 
     name: ClassVar[str] = "keydiff"
+    needs: ClassVar[frozenset[Need]] = frozenset({"keys"})
     variant_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {"anchor": "keys"},
         "published": {"anchor": "directions"},
@@ -46,6 +47,10 @@ class KeyDiff(Evictor):
 
     def __post_init__(self) -> None:
         check_option("block", self.block, at_least=0)
+
+    @property
+    def reads_budget(self) -> bool:
+        return self.block > 0
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         if self.anchor is None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from page_bench.budget import BudgetPlan, share_out
 from page_bench.errors import UsageError
 from page_bench.evictors._checks import check_option
-from page_bench.evictors.base import Evictor, LayerView
+from page_bench.evictors.base import Evictor, LayerView, Need
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Knorm(Evictor):
     """
 
     name: ClassVar[str] = "knorm"
+    needs: ClassVar[frozenset[Need]] = frozenset({"keys"})
 
     skip_layers: int = 0
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from page_bench.evictors._checks import check_option
-from page_bench.evictors.base import Evictor, LayerView
+from page_bench.evictors.base import Evictor, LayerView, Need
 
 _SMALLEST_RANGE = 1e-6
 """Keeps a channel that is constant over a partition from dividing by zero."""
@@ -23,18 +23,22 @@ _SMALLEST_RANGE = 1e-6
 class LagKV(Evictor):
     """Keeps keys and values unlike the partition of positions after theirs.
 
-    Beyond the engine's protected positions, those that have no full partition after them are
-    preferred to all others, the latest first; a prompt of fewer than n_sink + 2·lag tokens is
-    thus kept by recency.
+    Ranks lie in [0, 1). Positions without a full partition after them, the tail, score between 1
+    and 2, the latest highest, so they are preferred to all others, and take part in `score_norm`
+    like these. A prompt of fewer than n_sink + 2·lag tokens is all tail. Where a budget is no more
+    than n_sink + lag + remainder, the remainder being the positions after the last partition, it
+    goes to the first and the latest positions alone, as with streamingllm.
 
     Attributes:
-        n_sink: first positions, which belong to no partition and are kept.
+        n_sink: first positions, which belong to no partition and always stay.
         lag: positions per partition.
         ranked: whether partitions keep equal shares; if not, the scores themselves, which sum to
             1 in every partition, compete across partitions.
     """
 
     name: ClassVar[str] = "lagkv"
+    needs: ClassVar[frozenset[Need]] = frozenset({"keys", "values"})
+    note: ClassVar[str] = "keeps what streamingllm does up to n_sink + lag + remainder positions"
 
     n_sink: int = 4
     lag: int = 128
@@ -48,7 +52,7 @@ class LagKV(Evictor):
         length, heads = layer.prompt_tokens, layer.n_kv_heads
         recency = 1 + torch.arange(length, device=layer.keys.device) / length
         score = recency.repeat(heads, 1)
-        score[:, : self.n_sink] = 2
+        score[:, : self.n_sink] = torch.inf
         full = (length - self.n_sink) // self.lag
         if full < 2:
             return score
@@ -69,6 +73,9 @@ class LagKV(Evictor):
             )
         score[:, self.n_sink : end - self.lag] = scores.flatten(1)
         return score
+
+    def always_keeps(self, window: int) -> tuple[int, int]:
+        return self.n_sink, 0
 
 
 def _standing_out(states: Tensor) -> Tensor:

@@ -27,6 +27,8 @@ class ManifoldKV(Evictor):
     """
 
     name: ClassVar[str] = "manifoldkv"
+    needs: ClassVar[frozenset[Need]] = frozenset({"keys"})
+    needs_in_words: ClassVar[tuple[str, ...]] = ("keys before rotation with rope=pre",)
 
     rope: Literal["post", "pre"] = "post"
     centroid_window: int = 0

@@ -1,7 +1,8 @@
 """PyramidKV (arXiv 2406.02069): the lower a layer, the more it keeps.
 
-`variant=published` is the authors' linear schedule of counts with SnapKV's pooled scores. Their
-code rounds each step down and so spends more than its budget; here the counts sum to it exactly.
+`variant=published` is the authors' linear schedule of counts with SnapKV's pooled scores: what is
+always kept comes on top in every layer. Their code rounds each step down and so spends more than
+its budget; here the counts sum to it exactly.
 `variant=paper` is what the PAGE paper ran with one shared keep set, where counts per layer are
 void: layers vote with a weight that falls with depth. With a keep set per layer or head the same
 weights share out the counts.
@@ -16,7 +17,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from page_bench.budget import BudgetPlan, share_out
+from page_bench.budget import BudgetPlan, largest_remainder, share_out
 from page_bench.errors import UsageError
 from page_bench.evictors._checks import check_option
 from page_bench.evictors._window import WindowAttention
@@ -30,7 +31,8 @@ class PyramidKV(WindowAttention):
     Attributes: those of `WindowAttention`, and
         bottom: `paper`: weight of the first layer, 2.
         top: `paper`: weight of the last layer, 0.5; the layers between lie on a line.
-        beta: `published`: the last layer keeps 1/β of the mean count, the first 2 - 1/β; 20.
+        beta: `published`: with B positions per layer on average besides those that are always
+            kept, the last layer has B/β of them and the first 2·B - B/β, at most all; 20.
     """
 
     name: ClassVar[str] = "pyramidkv"
@@ -62,12 +64,31 @@ class PyramidKV(WindowAttention):
         if plan.granularity == "shared":
             return super().allocate(scores, plan)
         form = self.resolved("head")
-        weights = torch.tensor(
-            [form.weight(i, plan.n_layers) for i in range(plan.n_layers)], dtype=torch.float64
-        )
-        total = plan.n_layers * plan.n_keep
-        counts = share_out(weights, total, plan.n_protected, plan.prompt_tokens)
+        if form.variant == "published":
+            counts = form._pyramid(scores, plan)
+        else:
+            places = range(plan.n_layers)
+            weights = torch.tensor(
+                [form.weight(i, plan.n_layers) for i in places], dtype=torch.float64
+            )
+            total = plan.n_layers * plan.n_keep
+            counts = share_out(weights, total, plan.n_protected, plan.prompt_tokens)
         return counts[:, None].repeat(1, plan.n_kv_heads)
+
+    def _pyramid(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
+        """Counts on a line over the layers, what is always kept on top of it: int64 `[L]`."""
+        assert self.beta is not None
+        middle = scores[..., plan.n_sink : plan.prompt_tokens - plan.recent]
+        window = int(middle.isposinf().sum(-1).max()) if middle.numel() else 0
+        on_top = plan.n_protected + window
+        mean = max(plan.n_keep - on_top, 0)
+        # Where the first layers would keep more than there is, the line is flatter.
+        bottom = min(2 * mean - mean / self.beta, plan.prompt_tokens - on_top)
+        top = 2 * mean - bottom
+        share = torch.linspace(bottom, top, plan.n_layers, dtype=torch.float64)
+        if plan.n_layers == 1:
+            share[0] = mean
+        return largest_remainder(share, plan.n_layers * mean) + plan.n_keep - mean
 
     def resolved(self, granularity: Granularity) -> Self:
         form = super().resolved(granularity)
@@ -80,11 +101,7 @@ class PyramidKV(WindowAttention):
         return form
 
     def weight(self, index: int, n_layers: int) -> float:
-        """A layer's weight in the vote or, with counts per layer, its part of the total."""
-        if self.variant == "published":
-            assert self.beta is not None
-            bottom, top = 2 - 1 / self.beta, 1 / self.beta
-        else:
-            bottom = 2.0 if self.bottom is None else self.bottom
-            top = 0.5 if self.top is None else self.top
+        """`paper`: a layer's weight in the vote or, with counts per layer, its part of them."""
+        bottom = 2.0 if self.bottom is None else self.bottom
+        top = 0.5 if self.top is None else self.top
         return bottom + (top - bottom) * index / max(n_layers - 1, 1)

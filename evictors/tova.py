@@ -19,6 +19,7 @@ class TOVA(Evictor):
     """
 
     name: ClassVar[str] = "tova"
+    needs_in_words: ClassVar[tuple[str, ...]] = ("last query",)
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         return layer.attention_of_last(1).mean(0).repeat(layer.n_kv_heads, 1)

@@ -33,6 +33,8 @@ class TrimKV(RetentionEvictor):
         scores = super().score(layer, n_keep)
         window = min(self.sliding_window_size, layer.prompt_tokens)
         if window:
-            # Above every gate's score, which is at most 0; the newest first.
-            scores[..., -window:] = 1 + torch.arange(1, window + 1, device=scores.device) / window
+            scores[..., -window:] = torch.inf
         return scores
+
+    def always_keeps(self, window: int) -> tuple[int, int]:
+        return 0, self.sliding_window_size

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,22 +20,48 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from page_bench.cache import GroupedLayer, PromptLayer
 from page_bench.capture import PROBE_ARGUMENT, Calls, Probed, captured
 from page_bench.causal import attention_sums
 from page_bench.errors import UsageError
+from page_bench.evicted_attention import CACHE_ARGUMENT, attend
 from page_bench.layer_view import Need
+from page_bench.window import window_statistics
 
 IMPLEMENTATIONS = ("sdpa", "eager")
 """Attention implementations that can be observed; each is registered as `page_NAME`."""
 
 _RECORDER_ARGUMENT = "page_recorder"
-_CACHE_ARGUMENT = "page_cache"
 _CANNOT_OBSERVE = "which cannot be observed; choose a model with plain causal attention."
 _QUERY_NEEDS: frozenset[Need] = frozenset(
-    {"window_queries", "queries_before_rotation", "keys_before_rotation", "output_projection"}
+    {
+        "keys",
+        "values",
+        "window_queries",
+        "queries_before_rotation",
+        "keys_before_rotation",
+        "output_projection",
+    }
 )
 """Needs that speak of the cached keys and have no meaning where the cache holds latents."""
+
+
+@dataclass(frozen=True)
+class SpreadOptions:
+    """What is measured of the observation window's rows besides their mean.
+
+    Attributes:
+        entropy: whether the entropy of the rows is.
+        margin: whether κ is.
+        top_k: size of κ's key sets.
+    """
+
+    entropy: bool = False
+    margin: bool = False
+    top_k: int = 32
+
+
+MEAN_ALONE = SpreadOptions()
+"""Nothing besides the mean is measured."""
 
 
 class AttentionRecorder:
@@ -47,9 +74,13 @@ class AttentionRecorder:
         query_rows: last queries to record where they are needed.
         scored: called with the recorder and a layer's index once all of it is recorded.
         calls: what the layers are called with, see `capture.calls_of`.
+        spread: see `SpreadOptions`.
         window_attention: layer index → fp32 `[H, T]`, mean over the window's rows.
+        row_entropy, margin: layer index → fp32 `[H]`, see `window.WindowStatistics`; empty unless
+            `spread` asks for them.
         recorded: layer index → by need, see `layer_view.LayerView`.
         scaling: layer index → factor of the logits.
+        latent: whether the cache holds latents that the model unfolds before it attends.
     """
 
     def __init__(
@@ -60,6 +91,7 @@ class AttentionRecorder:
         query_rows: int = 0,
         cache: Cache | None = None,
         scored: Callable[[AttentionRecorder, int], None] = lambda recorder, layer: None,
+        spread: SpreadOptions = MEAN_ALONE,
     ) -> None:
         self.window = window
         self.layers = layers
@@ -67,10 +99,14 @@ class AttentionRecorder:
         self.query_rows = query_rows
         self.cache = cache
         self.scored = scored
+        self.spread = spread
+        self.row_entropy: dict[int, Tensor] = {}
+        self.margin: dict[int, Tensor] = {}
         self.calls: Calls = {}
         self.window_attention: dict[int, Tensor] = {}
         self.recorded: dict[int, dict[Need, Tensor]] = {}
         self.scaling: dict[int, float] = {}
+        self.latent = False
 
     def as_argument(self) -> dict[str, Any]:
         """Keyword arguments that carry this recorder through a model's forward."""
@@ -96,7 +132,19 @@ class AttentionRecorder:
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         rows = min(self.window, query.shape[2])
         self.scaling[layer] = scaling
-        self.window_attention[layer] = attention_sums(query[0, :, -rows:], key[0], scaling) / rows
+        seen = window_statistics(
+            query[0, :, -rows:],
+            key[0],
+            scaling,
+            self.spread.top_k,
+            with_entropy=self.spread.entropy,
+            with_margin=self.spread.margin,
+        )
+        self.window_attention[layer] = seen.mean_attention
+        if seen.row_entropy is not None:
+            self.row_entropy[layer] = seen.row_entropy
+        if seen.margin is not None:
+            self.margin[layer] = seen.margin
         self.recorded[layer] = self._needed(module, query, key, scaling)
         self.scored(self, layer)
         self.calls.clear()
@@ -105,8 +153,9 @@ class AttentionRecorder:
         self, module: nn.Module, query: Tensor, key: Tensor, scaling: float
     ) -> dict[Need, Tensor]:
         needs = set(self.needs)
-        cached = None if self.cache is None else self.cache.layers[_index_of(module)].keys
-        if cached is not None and cached.shape[1] != key.shape[1] and needs & _QUERY_NEEDS:
+        if self.cache is not None:
+            self.latent |= self.cache.layers[_index_of(module)].keys.shape[1] != key.shape[1]
+        if self.latent and needs & _QUERY_NEEDS:
             raise UsageError(
                 f"the evictor reads {', '.join(sorted(needs & _QUERY_NEEDS))}, but the cache of "
                 f"{type(module).__name__} holds latents of all heads together; choose an evictor "
@@ -170,7 +219,7 @@ def _observing(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None
         if kwargs.pop(PROBE_ARGUMENT, False):
             raise Probed(query, key)
         recorder = kwargs.pop(_RECORDER_ARGUMENT, None)
-        cache = kwargs.pop(_CACHE_ARGUMENT, None)
+        cache = kwargs.pop(CACHE_ARGUMENT, None)
         if recorder is not None and module.layer_idx in recorder.layers:
             _refuse_other_attention(kwargs, key.shape[2])
             recorder.record(module, query, key, kwargs.get("scaling"))
@@ -180,48 +229,9 @@ def _observing(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None
                 module, query, key, value, attention_mask, **kwargs
             )
             return output
-        return _attend(stock, cache.layers[module.layer_idx], module, query, key, value, kwargs)
+        return attend(stock, cache.layers[module.layer_idx], module, query, key, value, kwargs)
 
     return attention
-
-
-def through(cache: Cache) -> dict[str, Any]:
-    """Keyword arguments that let each layer attend to what is left of it in an evicted cache.
-
-    transformers makes one mask for all layers and heads; with these, each layer's own is used.
-    """
-    return {_CACHE_ARGUMENT: cache}
-
-
-def _attend(
-    stock: Callable[..., Any],
-    layer: PromptLayer,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    kwargs: dict[str, Any],
-) -> tuple[Tensor, Tensor | None]:
-    """Attention to all entries of a layer, causal among the new ones: heads `[1, n, H, d_v]`."""
-    rows = query.shape[2]
-    if not isinstance(layer, GroupedLayer):
-        mask = layer.mask(rows, key.shape[2], query)
-        whole: tuple[Tensor, Tensor | None] = stock(module, query, key, value, mask, **kwargs)
-        return whole
-    # KV heads of equal count attend together, so nothing is padded.
-    per_head = query.shape[1] // layer.n_kv_heads
-    by_head = query.view(1, layer.n_kv_heads, per_head, rows, -1)
-    output: Tensor | None = None
-    for heads, part in zip(layer.heads, layer.parts, strict=True):
-        mask = part.mask(rows, part.length, query)
-        group = by_head[:, heads].flatten(1, 2)
-        attended = stock(module, group, part.keys, part.values, mask, **kwargs)[0]
-        attended = attended.view(1, rows, len(heads), per_head, -1)
-        if output is None:
-            output = attended.new_empty(1, rows, layer.n_kv_heads, per_head, attended.shape[-1])
-        output[:, :, heads] = attended
-    assert output is not None
-    return output.flatten(2, 3), None
 
 
 def _stock_forward(implementation: str, module: nn.Module) -> Callable[..., Any]:

@@ -34,7 +34,8 @@ def context_tokens(
     if start < 0:
         raise UsageError(
             f"compress=context needs to know the context, but {where} has no field `context` that "
-            f"stands in its prompt; use compress=prompt, or a page_ruler or page_longbench task."
+            f"stands in its prompt; use compress=prompt, or a task that marks it, such as those of "
+            f"page_rulergen_4k and page_longbench."
         )
     if not tokenizer.is_fast:
         raise UsageError(

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
 
 from page_bench.errors import UsageError
 from page_bench.layer_view import Need
@@ -30,6 +32,9 @@ _CALL_NEEDS: frozenset[Need] = frozenset(
     {"queries_before_rotation", "keys_before_rotation", "future_rotation", "hidden_states"}
 )
 _PROJECTIONS = ("o_proj", "out_proj", "dense", "wo")
+_CONTINUED = "a rotation of its queries that can be continued"
+_LARGEST_PHASE_ERROR = 0.1
+"""Radians; far above what tables in bfloat16, or angles of fp32 at long lengths, are off by."""
 
 
 class Probed(Exception):
@@ -107,16 +112,8 @@ def captured(
 
 def _before_rotation(module: nn.Module, call: Mapping[str, Any]) -> Probed:
     rotation = call.get("position_embeddings")
-    if rotation is None:
-        raise _missing(module, "its rotary embedding")
-    neutral = (
-        (torch.ones_like(rotation[0]), torch.zeros_like(rotation[1]))
-        if isinstance(rotation, tuple | list)
-        else torch.ones_like(rotation)
-    )
-    arguments = {**call, "position_embeddings": neutral, PROBE_ARGUMENT: True}
-    # The layer's keys stand in the cache already.
-    arguments.update({k: None for k in ("cache", "past_key_values", "past_key_value") if k in call})
+    arguments = {name: _untouched(value) for name, value in call.items()}
+    arguments |= {"position_embeddings": _neutral(module, rotation), PROBE_ARGUMENT: True}
     try:
         module.forward(**arguments)
     except Probed as probed:
@@ -124,28 +121,121 @@ def _before_rotation(module: nn.Module, call: Mapping[str, Any]) -> Probed:
     raise _missing(module, "its queries and keys")
 
 
+def _untouched(value: Any) -> Any:
+    """An argument that a layer may write to, so that asking it again changes nothing."""
+    # The layer's keys stand in the cache already.
+    if isinstance(value, Cache):
+        return None
+    return copy(value) if isinstance(value, MutableMapping | list) else value
+
+
+def _neutral(module: nn.Module, rotation: Any) -> Any:
+    """A rotation by nothing of the same form: tables (cos, sin), or a table of complex numbers."""
+    if isinstance(rotation, tuple | list) and len(rotation) == 2:
+        cos, sin = rotation
+        # Position 0 is not rotated: the order of the tables is known.
+        if bool((sin[..., 0, :] == 0).all()) and bool((cos[..., 0, :] > 0).all()):
+            return torch.ones_like(cos), torch.zeros_like(sin)
+    if isinstance(rotation, Tensor) and rotation.is_complex():
+        return torch.ones_like(rotation)
+    raise _missing(module, "its rotary embedding")
+
+
 def _future_rotation(
     module: nn.Module, call: Mapping[str, Any], after: Tensor, before: Tensor
 ) -> Tensor:
-    """Mean rotation over the positions after the prompt, fp32 `[d, d]`."""
+    """Mean rotation over the positions after the prompt, fp32 `[d, d]`.
+
+    The tables are in the model's dtype. Their angles are found over the whole prompt, not from one
+    position to the next, so that bfloat16 costs no more than its rounding of one angle.
+    """
     dim = after.shape[-1]
     identity = torch.eye(dim, device=after.device)
     if torch.equal(after, before):
         return identity
-    rotate = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
     rotation = call["position_embeddings"]
-    if rotate is None or not isinstance(rotation, tuple | list) or rotation[0].shape[1] < 2:
-        raise _missing(module, "a rotation of its queries that can be continued")
-    cos, sin = (table[0].double() for table in rotation)
-    # Scaled embeddings (YaRN) carry a factor, which position 0 shows alone.
-    factor = cos[0]
-    angle = torch.atan2(sin[1] / factor, cos[1] / factor)
-    last = torch.complex(cos[-1], sin[-1])
-    steps = torch.arange(1, FUTURE_POSITIONS + 1, device=cos.device)[:, None] * angle
-    mean = (last * torch.polar(torch.ones_like(steps), steps)).mean(0)
+    if not isinstance(rotation, tuple | list) or rotation[0].dim() != 3 or after.shape[2] < 2:
+        raise _missing(module, _CONTINUED)
+    rotate = _rotating(module, rotation, after, before)
+    length = after.shape[2]
+    places = _spread(length, 64).to(after.device)
+    phasors = torch.complex(*(table[0, places].double() for table in rotation))
+    # Scaled embeddings (YaRN) carry a factor.
+    factor = phasors.abs().mean(0)
+    angle = _angle(module, rotation)
+    steps = torch.arange(FUTURE_POSITIONS, device=angle.device)[:, None] + length
+    mean = torch.polar(factor.expand(len(steps), -1).contiguous(), steps * angle).mean(0)
     tables = (part.float()[None, None] for part in (mean.real, mean.imag))
-    rotated: Tensor = rotate(identity[None, None], identity[None, None], *tables)[0][0, 0]
-    return rotated
+    return rotate(identity[None, None], *tables)[0, 0]
+
+
+def _angle(module: nn.Module, tables: Sequence[Tensor]) -> Tensor:
+    """Angle from one position to the next, fp64 `[r]`, of tables `[1, T, r]` that turn evenly."""
+    cos, sin = (table[0] for table in tables)
+
+    def phase(places: int | Tensor) -> Tensor:
+        return torch.atan2(sin[places].double(), cos[places].double())
+
+    last = len(cos) - 1
+    angle, at = phase(1), 1
+    while at < last:
+        # Known well enough to tell how often it has gone round by then.
+        at = min(8 * at, last)
+        angle = angle + _wrapped(phase(at) - at * angle) / at
+    places = _spread(len(cos), 64).to(cos.device)
+    if _wrapped(phase(places) - places[:, None] * angle).abs().max() > _LARGEST_PHASE_ERROR:
+        raise _missing(module, _CONTINUED)
+    return angle
+
+
+def _spread(length: int, count: int) -> Tensor:
+    """Up to `count` positions from the first to the last, int64."""
+    return torch.linspace(0, length - 1, min(length, count)).long()
+
+
+def _wrapped(phase: Tensor) -> Tensor:
+    return torch.remainder(phase + torch.pi, 2 * torch.pi) - torch.pi
+
+
+Rotate = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Vectors `[1, H, T, d]` and tables `[1, T, r]` → the vectors rotated."""
+
+
+def _rotating(module: nn.Module, tables: Sequence[Tensor], after: Tensor, before: Tensor) -> Rotate:
+    """The family's own rotation, proved on the prompt's queries.
+
+    Raises:
+        UsageError: it does not make the attended queries of those before rotation.
+    """
+    apply = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
+    if apply is None:
+        raise _missing(module, _CONTINUED)
+    width = tables[0].shape[-1]
+
+    def together(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        rotated: Tensor = apply(x, x, cos, sin)[0]
+        return rotated
+
+    def alone(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        rotated: Tensor = apply(x, cos, sin)
+        return rotated
+
+    def partly(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return torch.cat([together(x[..., :width], cos, sin), x[..., width:]], dim=-1)
+
+    places = _spread(after.shape[2], 16).to(after.device)
+    expected = after[:, :, places].double()
+    for rotate in (together, alone, partly):
+        try:
+            found = rotate(before[:, :, places], *(table[:, places] for table in tables))
+        except (TypeError, ValueError, IndexError, RuntimeError):
+            continue
+        tolerance = max(4 * torch.finfo(after.dtype).eps, 1e-5)
+        if found.shape == expected.shape and bool(
+            (found.double() - expected).norm() <= tolerance * expected.norm()
+        ):
+            return rotate
+    raise _missing(module, _CONTINUED)
 
 
 def _output_projection(module: nn.Module, query: Tensor) -> Tensor:
@@ -156,10 +246,13 @@ def _output_projection(module: nn.Module, query: Tensor) -> Tensor:
     width = getattr(project, "in_features", None)
     if project is None or width is None or width % query.shape[1]:
         raise _missing(module, "its output projection")
-    # Applying the layer also serves quantised weights and adapters.
-    inputs = torch.eye(width, dtype=query.dtype, device=query.device)
-    weight = project(inputs) - project(torch.zeros_like(inputs[:1]))
-    return weight.view(query.shape[1], width // query.shape[1], -1)
+    if type(project) is nn.Linear and project.weight.device == query.device:
+        weight = project.weight.T
+    else:
+        # Applying the layer serves quantised weights and adapters.
+        inputs = torch.eye(width, dtype=query.dtype, device=query.device)
+        weight = project(inputs) - project(torch.zeros_like(inputs[:1]))
+    return torch.unflatten(weight, 0, (query.shape[1], -1))
 
 
 def _missing(module: nn.Module, what: str) -> UsageError:

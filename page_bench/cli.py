@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from page_bench import __version__
@@ -13,39 +14,38 @@ from page_bench.errors import UsageError
 
 
 class Command(NamedTuple):
-    """A subcommand: what `--help` says of it, and what runs it.
+    """A subcommand.
 
-    `run` takes the arguments that follow the subcommand's name and returns the exit status.
+    Attributes:
+        summary: what `--help` says of it.
+        module: where its `run(argv)` stands, which takes the arguments that follow the
+            subcommand's name and returns the exit status; imported only when it is called.
     """
 
     summary: str
-    run: Callable[[list[str]], int]
-
-
-def run_lm_eval(argv: list[str]) -> int:
-    """`lm_eval run …`, for places where `.pth` files are not processed; the model is page_hf."""
-    from page_bench import plugin
-
-    plugin.install()
-    from lm_eval.__main__ import cli_evaluate
-
-    named = any(word.split("=")[0] in ("--model", "-M", "--config", "-C") for word in argv)
-    model = [] if named or not argv else ["--model", "page_hf"]
-    sys.argv = ["page-bench", "run", *model, *argv]  # lm-eval reads its arguments there
-    cli_evaluate()
-    return 0
-
-
-def run_evictors(argv: list[str]) -> int:
-    """The list of evictors; what it imports is heavy."""
-    from page_bench import evictor_list
-
-    return evictor_list.run(argv)
+    module: str
 
 
 COMMANDS = {
-    "run": Command("evaluate a model, with the arguments of `lm_eval run`", run_lm_eval),
-    "evictors": Command("list the evictors, what they need and their options", run_evictors),
+    "run": Command(
+        "evaluate a model, with the arguments of `lm_eval run`", "page_bench.run_command"
+    ),
+    "sweep": Command(
+        "run all arms of a W&B sweep file on this machine", "page_bench.sweep.command"
+    ),
+    "calibrate": Command(
+        "measure the threshold τ on a pilot, into a file", "page_bench.calibration.command"
+    ),
+    "regate": Command(
+        "any gate, any τ on stored plain and full runs", "page_bench.analysis.command"
+    ),
+    "evictors": Command(
+        "list the evictors, what they need and their options", "page_bench.evictor_list"
+    ),
+    "latency": Command(
+        "time and memory of full, plain and gated decoding", "page_bench.latency.command"
+    ),
+    "store": Command("list, check, export, merge or prune a run store", "page_bench.store.command"),
 }
 
 
@@ -58,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     command = COMMANDS[parser.parse_args(words[:1]).command]
     try:
-        return command.run(words[1:])
+        status: int = importlib.import_module(command.module).run(words[1:])
+        return status
     except UsageError as error:
         print(f"page-bench: {error}", file=sys.stderr)
         return 1

@@ -8,21 +8,29 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from page_bench.budget import is_too_short, keep_count
 from page_bench.errors import UsageError
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity
+from page_bench.gating.gate import Gate
+from page_bench.gating.gates import make_gate
+from page_bench.gating.rules import OPEN_RATE, THETA_Z, known_threshold
+from page_bench.gating.signal_gates import Page, Static
+from page_bench.profile import DropOptions
+from page_bench.signals import SIGNALS
 
-GATES = ("page", "open", "closed")
-TAU_VARIANTS = ("zscore", "fixed")
-FIXED_TAU = 0.07
-"""The paper's threshold for `tau=fixed`, chosen on the Qwen2.5 and Mistral families."""
+TAU_VARIANTS = ("zscore", "fixed", "midpoint", "quantile")
+SIGNAL_LEVELS = ("gate", "all", "pairs")
+MISMATCHES = ("error", "warn")
 TRUNCATIONS = ("left", "middle")
 COMPRESSIONS = ("prompt", "context")
 SCORE_NORMS = ("none", "sum", "zscore", "rank")
 
-_OPTION_PREFIX = "evictor."
+_EVICTOR_PREFIX = "evictor."
+_GATE_PREFIX = "gate."
 
 
 @dataclass(frozen=True)
@@ -37,10 +45,19 @@ class PageConfig:
         score_norm: what makes heads and layers comparable before their scores are averaged or
             compete: `none`, `sum` (a row sums to 1), `zscore` or `rank`.
         budget: b in (0, 1], the fraction of prompt positions kept per layer and KV head.
-        gate: `page` evicts iff D ≥ τ, `open` always (plain eviction), `closed` never.
-        tau: threshold on D, or how to find it: `zscore` (μ + θ_z·σ over a pilot), `fixed` (0.07).
+        gate: name of the gate: `page` evicts iff D ≥ τ, `open` always (plain eviction), `closed`
+            never; `gates.GATES` has all.
+        gate_args: its options, as given.
+        tau: threshold, or how to find it: `zscore` (μ + θ_z·σ over a pilot), `fixed` (0.07),
+            `quantile` (a share of the pilot opens), `midpoint` (between two task means).
         theta_z: θ_z of the z-score rule.
-        pilot_size: prompts of this run that the z-score rule measures, at most.
+        open_rate: share that `quantile` opens.
+        pilot_size: prompts of this run that a pilot measures, at most.
+        calibration: file that holds a pilot; None means that prompts of this run are the pilot.
+        calibration_mismatch: what to do where the file belongs to another model, dtype, attention
+            implementation or length: `error` or `warn`.
+        signals: what is recorded of the prefill: D and what the `gate` reads, `all` signals, or
+            the agreement of all `pairs` of heads as well.
         n_sink: first positions that are always kept.
         window: observation window w, the last query rows whose attention is read.
         recent: last positions that are always kept; None means the window.
@@ -49,6 +66,8 @@ class PageConfig:
             the question is read afterwards through the compressed cache.
         truncation: what to do with prompts that are too long; None means an error.
         trace: folder for the trace; None means none is written.
+        store: file that keeps what was computed, and from which it is taken where it stands
+            there; None means none.
         doc_ids: per task the documents that `--samples` chose, which lm-eval numbers anew; set by
             page-bench itself.
     """
@@ -59,9 +78,14 @@ class PageConfig:
     score_norm: str = "none"
     budget: float = 0.125
     gate: str = "page"
+    gate_args: Mapping[str, object] = field(default_factory=dict)
     tau: float | str = "zscore"
-    theta_z: float = -0.69
+    theta_z: float = THETA_Z
+    open_rate: float = OPEN_RATE
     pilot_size: int = 100
+    calibration: str | None = None
+    calibration_mismatch: str = "error"
+    signals: str = "gate"
     n_sink: int = 4
     window: int = 32
     recent: int | None = None
@@ -69,19 +93,37 @@ class PageConfig:
     compress: str = "prompt"
     truncation: str | None = None
     trace: str | None = None
+    store: str | None = None
     doc_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_choice("granularity", self.granularity, GRANULARITIES)
         _check_choice("score_norm", self.score_norm, SCORE_NORMS)
         self.make_evictor()
-        _check_choice("gate", self.gate, GATES)
+        gate = self.make_gate()
         _check_number("budget", self.budget, above=0, at_most=1)
         if isinstance(self.tau, int | float) and not isinstance(self.tau, bool):
             _check_number("tau", self.tau)
         else:
             _check_choice("tau", self.tau, TAU_VARIANTS, or_else="a number")
         _check_number("theta_z", self.theta_z)
+        _check_number("open_rate", self.open_rate, at_least=0, at_most=1)
+        _check_choice("signals", self.signals, SIGNAL_LEVELS)
+        _check_choice("calibration_mismatch", self.calibration_mismatch, MISMATCHES)
+        if gate.side is not None:
+            if self.tau in ("zscore", "quantile", "midpoint"):
+                if self.tau == "midpoint" and self.calibration is None:
+                    raise UsageError(
+                        "tau=midpoint needs inputs of two tasks: measure them with `page-bench "
+                        "calibrate` and give calibration=FILE, or use tau=zscore."
+                    )
+            else:
+                known_threshold(self.tau, str(gate.signal), gate.side)
+        if self.calibration is not None and (gate.side is None or not self.reads_pilot):
+            raise UsageError(
+                f"calibration={self.calibration} has no use with gate={self.gate},tau={self.tau}, "
+                f"which reads no pilot; leave it out."
+            )
         check_integer("pilot_size", self.pilot_size, at_least=2)
         check_integer("n_sink", self.n_sink, at_least=0)
         check_integer("window", self.window, at_least=1)
@@ -92,8 +134,10 @@ class PageConfig:
         _check_choice("compress", self.compress, COMPRESSIONS)
         if self.truncation is not None:
             _check_choice("truncation", self.truncation, TRUNCATIONS)
-        if self.trace is not None and not (isinstance(self.trace, str) and self.trace):
-            raise UsageError(f"trace={self.trace!r} is not a folder name; give a path.")
+        for name, kind in (("trace", "folder"), ("store", "file"), ("calibration", "file")):
+            path = getattr(self, name)
+            if path is not None and not (isinstance(path, str) and path):
+                raise UsageError(f"{name}={path!r} is not the name of a {kind}; give a path.")
         if not isinstance(self.doc_ids, Mapping):
             raise UsageError("doc_ids is set by page-bench itself; use --samples.")
 
@@ -106,21 +150,24 @@ class PageConfig:
         """
         values: dict[str, Any] = {}
         options: dict[str, object] = {}
+        gate_options: dict[str, object] = {}
         for name, given in arguments.items():
             value = given.item() if hasattr(given, "item") else given
             if isinstance(value, os.PathLike):
                 value = os.fspath(value)
             if name in ("evictor", "score_norm") and value is None:
                 value = "none"
-            if name.startswith(_OPTION_PREFIX):
-                options[name.removeprefix(_OPTION_PREFIX)] = value
+            if name.startswith(_EVICTOR_PREFIX):
+                options[name.removeprefix(_EVICTOR_PREFIX)] = value
+            elif name.startswith(_GATE_PREFIX):
+                gate_options[name.removeprefix(_GATE_PREFIX)] = value
             elif name in _OPTIONAL and (value is False or value is None or value == "none"):
                 values[name] = None
             elif isinstance(value, float) and value.is_integer() and name in _INTEGERS:
                 values[name] = int(value)
             else:
                 values[name] = value
-        return cls(**values, evictor_args=options)
+        return cls(**values, evictor_args=options, gate_args=gate_options)
 
     @property
     def n_recent(self) -> int:
@@ -128,37 +175,71 @@ class PageConfig:
         return self.window if self.recent is None else self.recent
 
     @property
-    def fixed_tau(self) -> float | None:
-        """τ where it is known before the run, else None."""
-        if isinstance(self.tau, str):
-            return FIXED_TAU if self.tau == "fixed" else None
-        return float(self.tau)
-
-    @property
-    def tau_variant(self) -> str:
-        """How τ was found: `zscore`, `fixed` or `number`."""
-        return self.tau if isinstance(self.tau, str) else "number"
+    def reads_pilot(self) -> bool:
+        """Whether the decision rests on a pilot: for τ, or for the means of tasks."""
+        gate = self.make_gate()
+        by_rule = self.tau in ("zscore", "quantile", "midpoint")
+        return gate.side is not None and (by_rule or isinstance(gate, Static))
 
     @property
     def needs_pilot(self) -> bool:
-        """Whether τ must be measured on prompts of the run."""
-        return self.gate == "page" and self.fixed_tau is None
+        """Whether prompts of the run are the pilot."""
+        return self.reads_pilot and self.calibration is None
+
+    @property
+    def signal_names(self) -> tuple[str, ...]:
+        """Signals that are recorded, D first."""
+        if self.signals != "gate":
+            return SIGNALS
+        read = self.make_gate().signal
+        return ("drop",) if read in (None, "drop") else ("drop", str(read))
+
+    @property
+    def drop_options(self) -> DropOptions:
+        """How D is taken."""
+        gate = self.make_gate()
+        if isinstance(gate, Page):
+            return gate.drop_options(self.top_k)
+        return DropOptions(self.top_k)
+
+    def make_gate(self) -> Gate:
+        """The gate with its options."""
+        return self._gate
+
+    @cached_property
+    def _gate(self) -> Gate:
+        return make_gate(self.gate, self.gate_args)
+
+    # Looking an evictor up reads the entry points of all installed packages.
+    @cached_property
+    def _evictor(self) -> Evictor:
+        return self._evictor
 
     def make_evictor(self) -> Evictor:
         """The evictor with its options."""
         return make_evictor(self.evictor, self.evictor_args, self.granularity)
 
 
-_OPTIONAL = ("truncation", "trace", "recent")
+def budget_for(config: PageConfig, length: int) -> int | str:
+    """Positions to keep per layer and KV head; or, where nothing is to be evicted, the reason."""
+    if is_too_short(length, config.n_sink, config.n_recent):
+        return "prompt too short"
+    n_keep = keep_count(config.budget, length, config.n_sink, config.n_recent)
+    return "budget keeps all" if n_keep == length else n_keep
+
+
+_OPTIONAL = ("truncation", "trace", "recent", "store", "calibration")
 _INTEGERS = ("pilot_size", "n_sink", "window", "recent", "top_k")
 _NAMES = tuple(
-    f.name for f in dataclasses.fields(PageConfig) if f.name not in ("evictor_args", "doc_ids")
+    f.name
+    for f in dataclasses.fields(PageConfig)
+    if f.name not in ("evictor_args", "gate_args", "doc_ids")
 )
 
 
 def is_ours(name: str) -> bool:
     """Whether a model argument belongs to page-bench and not to lm-eval's `hf` model."""
-    return name in (*_NAMES, "doc_ids") or name.startswith(_OPTION_PREFIX)
+    return name in (*_NAMES, "doc_ids") or name.startswith((_EVICTOR_PREFIX, _GATE_PREFIX))
 
 
 def unknown_argument(name: str, known: Iterable[str]) -> UsageError:
@@ -184,12 +265,20 @@ def _check_choice(
 
 
 def _check_number(
-    name: str, value: object, above: float = -math.inf, at_most: float = math.inf
+    name: str,
+    value: object,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
 ) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not above < value <= at_most:  # type: ignore[arg-type,operator]
-        bounds = "a finite number" if above == -math.inf else f"a number in ({above}, {at_most}]"
-        raise UsageError(f"{name}={value} is not allowed; give {bounds}.")
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if math.isfinite(number) and number > above and at_least <= number <= at_most:
+        return
+    bounds = "a finite number"
+    if above > -math.inf or at_least > -math.inf:
+        left = f"({above}" if above > -math.inf else f"[{at_least}"
+        bounds = f"a number in {left}, {at_most}]"
+    raise UsageError(f"{name}={value} is not allowed; give {bounds}.")
 
 
 def check_integer(name: str, value: object, at_least: int) -> None:

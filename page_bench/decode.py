@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.cache_utils import Cache
 
+from page_bench.cache import as_one
+from page_bench.distress import token_entropy
 from page_bench.errors import UsageError
 from page_bench.prefill import base_model, forward
 
@@ -98,45 +100,123 @@ def decoding_rules(
     return rules
 
 
+@dataclass
+class Row:
+    """One answer in the making.
+
+    Attributes:
+        cache: the prompt's entries, in full or what is left; grows in place.
+        logits: `[1, vocab]`, for the first answer token; None where part of the prompt has still
+            to be read through this cache.
+        rules: see `decoding_rules`; criteria keep a state, so no two rows share them.
+        seed: of the random numbers when sampling; they depend on nothing else, so that a gated
+            answer equals the plain or the full one.
+    """
+
+    cache: Cache
+    logits: Tensor | None
+    rules: DecodingRules
+    seed: int
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An answer.
+
+    Attributes:
+        ids: its token ids, a final end-of-sequence token included.
+        mean_token_entropy: mean over these of the entropy of the distribution that each was chosen
+            from, in nats.
+    """
+
+    ids: list[int]
+    mean_token_entropy: float
+
+
 @torch.inference_mode()
-def decode(
-    model: PreTrainedModel,
-    cache: Cache,
-    logits: Tensor,
-    input_ids: Tensor,
-    rules: DecodingRules,
-    max_new_tokens: int,
-    seed: int,
-) -> list[int]:
-    """Answer a prompt whose cache is complete.
+def read(model: PreTrainedModel, rows: Sequence[Row], unread: Tensor, start: int) -> None:
+    """Read the rest of a prompt through caches that lack it, and set their rows' logits.
 
     Args:
         model: the model.
-        cache: the prompt's entries, in full or what is left; grows in place.
-        logits: `[1, vocab]`, for the first answer token.
+        rows: the rows without logits.
+        unread: int64 `[1, n]`, the tokens from position `start` on.
+        start: true position of the first of them.
+    """
+    if not rows:
+        return
+    positions = torch.arange(start, start + unread.shape[1], device=unread.device)
+    logits = forward(
+        model,
+        unread.expand(len(rows), -1),
+        as_one([row.cache for row in rows]),
+        positions.expand(len(rows), -1),
+    )
+    for i, row in enumerate(rows):
+        row.logits = logits[i : i + 1]
+
+
+@torch.inference_mode()
+def decode(
+    model: PreTrainedModel, rows: Sequence[Row], input_ids: Tensor, max_new_tokens: int
+) -> list[Decoded]:
+    """Answer one prompt through several caches together; a row that is done leaves.
+
+    Args:
+        model: the model.
+        rows: caches that are complete, each with its first logits.
         input_ids: int64 `[1, T]`, the whole prompt; answer tokens take positions T, T+1, ….
-        rules: see `decoding_rules`.
         max_new_tokens: tokens at most.
-        seed: of the random numbers when sampling; they depend on nothing else, so that a gated
-            answer equals the plain or the full one.
 
     Returns:
-        The answer's token ids, a final end-of-sequence token included.
+        Per row the answer.
     """
     length = input_ids.shape[1]
-    ids = input_ids.new_empty((1, length + max_new_tokens))
-    ids[:, :length] = input_ids
-    generator = torch.Generator(logits.device).manual_seed(seed) if rules.do_sample else None
+    texts = [_Text(row, input_ids, max_new_tokens) for row in rows]
+    active = list(range(len(rows)))
+    cache = as_one([row.cache for row in rows])
     for end in range(length + 1, length + max_new_tokens + 1):
-        scores = rules.processors(ids[:, : end - 1], logits.to(torch.float32, copy=True))
-        if generator is None:
+        going = [i for i in active if not texts[i].append(end)]
+        if end == length + max_new_tokens or not going:
+            break
+        if len(going) < len(active):
+            cache = as_one([rows[i].cache for i in going])
+        active = going
+        tokens = torch.cat([texts[i].ids[:, end - 1 : end] for i in active])
+        logits = forward(model, tokens, cache, torch.full_like(tokens, end - 1))
+        for row, i in enumerate(active):
+            texts[i].logits = logits[row : row + 1]
+    return [text.decoded(length) for text in texts]
+
+
+class _Text:
+    """Prompt and answer so far of one row, and how it goes on."""
+
+    def __init__(self, row: Row, input_ids: Tensor, max_new_tokens: int) -> None:
+        assert row.logits is not None
+        self.logits, self.rules = row.logits, row.rules
+        self.end = input_ids.shape[1]
+        self.ids = input_ids.new_empty((1, self.end + max_new_tokens))
+        self.ids[:, : self.end] = input_ids
+        self.entropies: list[Tensor] = []
+        self.generator = None
+        if row.rules.do_sample:
+            self.generator = torch.Generator(row.logits.device).manual_seed(row.seed)
+
+    def append(self, end: int) -> bool:
+        """Choose the token at position `end - 1`, and say whether it ends the answer."""
+        before = self.ids[:, : end - 1]
+        scores = self.rules.processors(before, self.logits.to(torch.float32, copy=True))
+        if self.generator is None:
             token = scores.argmax(-1, keepdim=True)
         else:
-            token = torch.multinomial(scores.softmax(-1), 1, generator=generator)
-        ids[:, end - 1 : end] = token
-        if end == ids.shape[1] or bool(rules.criteria(ids[:, :end], scores).all()):
-            break
-        position = torch.full_like(token, end - 1)
-        logits = forward(model, token, cache, position)
-    answer: list[int] = ids[0, length:end].tolist()
-    return answer
+            token = torch.multinomial(scores.softmax(-1), 1, generator=self.generator)
+        self.entropies.append(token_entropy(scores))
+        self.ids[:, end - 1 : end] = token
+        self.end = end
+        return bool(self.rules.criteria(self.ids[:, :end], scores).all())
+
+    def decoded(self, length: int) -> Decoded:
+        """The answer, which begins at position `length`."""
+        entropy = float(torch.cat(self.entropies).mean())
+        return Decoded(self.ids[0, length : self.end].tolist(), entropy)

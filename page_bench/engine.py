@@ -2,238 +2,289 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from page_bench import gates
-from page_bench.cache import allocated_bytes, entry_count, full_size, kv_bytes
-from page_bench.calibration import Threshold, select_pilot, zscore_threshold
-from page_bench.config import PageConfig
-from page_bench.decode import AnswerRequest, decode, decoding_rules
-from page_bench.eviction import KeepPlan, budget_for, evict, positions_to_keep
-from page_bench.prefill import forward, prefill
-from page_bench.signals import head_agreement, head_agreement_drop
-from page_bench.trace import Measured
+from page_bench.attention import SpreadOptions
+from page_bench.case import Case, Memory, missing
+from page_bench.config import PageConfig, budget_for
+from page_bench.decode import AnswerRequest, decoding_rules
+from page_bench.errors import UsageError
+from page_bench.gating import decision
+from page_bench.gating.decision import Decision
+from page_bench.gating.gate import AnswerFacts
+from page_bench.gating.threshold import select_pilot
+from page_bench.prompt import Prompt
+from page_bench.prompt_pass import ArmAnswer, PromptPass
+from page_bench.signals import NEEDS_ENTROPY
+from page_bench.trace import Seen
+
+Progress = Callable[[int], object]
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """One sample to answer.
+class Outcome:
+    """What came of one prompt under one arm.
 
     Attributes:
-        task, doc_id: the sample.
-        repeat: 0, or which of several answers to the same sample this is.
-        protocol: how the task words its prompts; None where it does not say.
-        text: the prompt's text.
-        input_ids: its tokens, after truncation.
-        context_tokens: how many of them are the context, with all before it; None where the whole
-            prompt is compressed.
-        truncated_tokens: tokens that truncation removed.
-        request: how to answer.
+        seen: what the prefill showed.
+        gate_open: whether the answer is the evictor's.
+        answer: the plain arm's answer if it is, else the full cache's.
+        discarded_s: seconds spent on answers that a gate read and discarded.
     """
 
-    task: str
-    doc_id: int
-    repeat: int
-    protocol: str | None
-    text: str
-    input_ids: tuple[int, ...]
-    context_tokens: int | None
-    truncated_tokens: int
-    request: AnswerRequest
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the prompt's text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-    @property
-    def seed(self) -> int:
-        """A number below 2**56 that depends on the prompt's text alone."""
-        return int(self.sha256[:14], 16)
+    seen: Seen
+    gate_open: bool
+    answer: ArmAnswer
+    discarded_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome(Measured):
-    """What came of one prompt: what was measured, and the answer's token ids."""
+@dataclass
+class Filled:
+    """What filling a store took.
 
-    answer_ids: list[int]
+    Attributes:
+        stored: prompts of which everything stood there.
+        prefilled: prompts that were run through the model.
+        prefill_tokens: their tokens.
+        new_tokens: tokens of the answers, those of equal keep sets counted once.
+        seconds: by activity.
+    """
+
+    stored: int = 0
+    prefilled: int = 0
+    prefill_tokens: int = 0
+    new_tokens: int = 0
+    seconds: dict[str, float] = field(
+        default_factory=lambda: {"prefill": 0.0, "signals": 0.0, "evict": 0.0, "decode": 0.0}
+    )
+
+    def add(self, at_hand: PromptPass, seen: Sequence[Seen]) -> None:
+        """Count one prompt."""
+        self.prefilled += 1
+        self.prefill_tokens += at_hand.prompt_tokens
+        self.new_tokens += at_hand.new_tokens
+        self.seconds["prefill"] += at_hand.prefill_s
+        self.seconds["signals"] += sum(one.gate_s for one in seen)
+        self.seconds["evict"] += at_hand.evict_s
+        self.seconds["decode"] += at_hand.decode_s
 
 
 class Engine:
-    """Answers prompts under one arm.
+    """Answers prompts under one arm, or fills a store with the answers of many.
 
     Args:
         model: a model whose attention implementation is one of `attention.register`.
         tokenizer: its tokenizer.
         config: the arm.
         sampling_seed: enters the random numbers of every prompt when sampling.
+        memory: what was computed before; None remembers nothing.
+        decode_rows: answers to one prompt decoded together, at most; None means what fits memory.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: Any, config: PageConfig, sampling_seed: int = 0
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        config: PageConfig,
+        sampling_seed: int = 0,
+        memory: Memory | None = None,
+        decode_rows: int | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.config = config
-        self.evictor = config.make_evictor()
         self.sampling_seed = sampling_seed
+        self.memory = memory
+        self.decode_rows = decode_rows
 
     def run(
-        self, prompts: Sequence[Prompt], progress: Callable[[int], None] = lambda n: None
-    ) -> tuple[list[Outcome], Threshold | None]:
-        """Answer all prompts.
+        self, prompts: Sequence[Prompt], progress: Progress = lambda n: None
+    ) -> tuple[list[Outcome], Decision]:
+        """Answer all prompts under the arm.
 
         Args:
             prompts: in any order.
             progress: called with 1 after each prompt that is done.
 
         Returns:
-            Outcomes in the order of the prompts, and τ with its origin (None if no gate reads it).
+            Outcomes in the order of the prompts, and what decided.
 
         Raises:
-            UsageError: the threshold needs a pilot and there are fewer than two prompts.
+            UsageError: a pilot is needed and there are too few prompts, or the gate needs scores
+                that the documents do not give.
         """
-        self._check_requests(prompts)
+        self._check(prompts, [self.config])
         done: dict[int, Outcome] = {}
-        threshold = None
         if self.config.needs_pilot:
-            done, threshold = self._run_pilot(prompts, progress)
-        elif self.config.gate == "page":
-            assert self.config.fixed_tau is not None
-            threshold = Threshold(self.config.fixed_tau, self.config.tau_variant)
+            done, decided = self._run_pilot(prompts, progress)
+        elif self.config.calibration is not None:
+            decided = decision.from_calibration(self.config)
+        else:
+            decided = decision.without_pilot(self.config)
         # Longest first: if memory runs out, it does so at once.
         for i in sorted(range(len(prompts)), key=lambda i: -len(prompts[i].input_ids)):
             if i not in done:
-                done[i] = self._answer(
-                    prompts[i], lambda drop: gates.opens(self.config.gate, drop, threshold)
-                )
+                done[i] = self._answer(self._case(prompts[i]), decided)
                 progress(1)
-        return [done[i] for i in range(len(prompts))], threshold
+        return [done[i] for i in range(len(prompts))], decided
+
+    def fill(
+        self,
+        prompts: Sequence[Prompt],
+        configs: Sequence[PageConfig],
+        progress: Progress = lambda n: None,
+    ) -> Filled:
+        """Compute what the arms of a grid need and the store lacks: one prefill per prompt.
+
+        Args:
+            prompts: in any order.
+            configs: arms that share window, `top_k` and `compress`.
+            progress: called with 1 after each prompt that is done.
+
+        Returns:
+            What it took.
+        """
+        assert self.memory is not None, "nothing to fill"
+        self._check(prompts, configs)
+        filled = Filled()
+        for prompt in sorted(prompts, key=lambda prompt: -len(prompt.input_ids)):
+            signals, evictions = missing(self.memory, prompt, configs)
+            if not signals and not evictions:
+                filled.stored += 1
+            else:
+                arms = [eviction for eviction in evictions if eviction is not None]
+                at_hand = self._prefilled(prompt, arms, signals)
+                seen = [(config, at_hand.seen(config)) for config in signals]
+                answers = at_hand.answers(evictions, last=True) if evictions else []
+                self.memory.keep(prompt, seen, list(zip(evictions, answers, strict=True)))
+                filled.add(at_hand, [one for _, one in seen])
+            progress(1)
+        return filled
 
     def _run_pilot(
-        self, prompts: Sequence[Prompt], progress: Callable[[int], None]
-    ) -> tuple[dict[int, Outcome], Threshold]:
-        """Answer the pilot's prompts and find τ, keeping no cache.
+        self, prompts: Sequence[Prompt], progress: Progress
+    ) -> tuple[dict[int, Outcome], Decision]:
+        """Answer the pilot's prompts and find what decides, keeping no cache.
 
         τ is known only after the last of them, so each is decoded as the threshold of those
         before it suggests; the few that τ decides otherwise are answered again.
         """
         first = [i for i, prompt in enumerate(prompts) if prompt.repeat == 0]
-        chosen = select_pilot(
-            [(prompts[i].task, prompts[i].doc_id) for i in first], self.config.pilot_size
-        )
-        theta_z = self.config.theta_z
+        samples = [(prompts[i].task, prompts[i].doc_id) for i in first]
+        chosen = [first[j] for j in select_pilot(samples, self.config.pilot_size)]
+        signal = str(self.config.make_gate().signal)
+        tasks: list[str] = []
+        values: list[float] = []
+
+        def decided(final: bool = False) -> Decision:
+            # Two equal values stand for the one that is there at first.
+            twice = 1 if final or len(values) > 1 else 2
+            return decision.from_pilot(self.config, tasks * twice, values * twice, final)
+
         if len(chosen) < 2:
-            zscore_threshold([0.0] * len(chosen), theta_z)
-        drops: list[float] = []
-
-        def guess(drop: float) -> bool:
-            drops.append(drop)
-            so_far = zscore_threshold(drops if len(drops) > 1 else drops * 2, theta_z)
-            return gates.opens("page", drop, so_far)
-
+            decision.from_pilot(self.config, [""] * len(chosen), [0.0] * len(chosen))
         done: dict[int, Outcome] = {}
-        for i in (first[j] for j in chosen):
-            done[i] = self._answer(prompts[i], guess)
+        for i in chosen:
+            case = self._case(prompts[i])
+            tasks.append(prompts[i].task)
+            values.append(case.seen.signals[signal])
+            done[i] = self._answer(case, decided())
             progress(1)
-        threshold = zscore_threshold(drops, theta_z)
+        final = decided(final=True)
         for i, outcome in done.items():
-            if outcome.gate_open != gates.opens("page", outcome.drop, threshold):
-                done[i] = self._answer(
-                    prompts[i], lambda drop: gates.opens("page", drop, threshold)
-                )
-        return done, threshold
+            if outcome.gate_open != final.opens(prompts[i], outcome.seen.signals):
+                done[i] = self._answer(self._case(prompts[i]), final)
+        return done, final
 
-    def _answer(self, prompt: Prompt, decide: Callable[[float], bool]) -> Outcome:
-        """Prefill one prompt, let `decide` read its D, evict if it says so, and decode."""
-        input_ids = torch.tensor([prompt.input_ids], device=self.model.device)
-        length = input_ids.shape[1]
-        # Only the context is observed and evicted where the question is read afterwards.
-        split = prompt.context_tokens or length
-        room = length - split + prompt.request.max_new_tokens
-        start = self._now()
-        n_keep = budget_for(self.config, split)
-        may_evict = self.config.gate != "closed" and isinstance(n_keep, int)
-        filled = prefill(
+    def _answer(self, case: Case, decided: Decision) -> Outcome:
+        """Decide on one prompt and answer it."""
+        seen, gate = case.seen, decided.gate
+        if not decided.opens(case.prompt, seen.signals):
+            return Outcome(seen, False, case.answer(evicted=False))
+        if not gate.needs_answers:
+            return Outcome(seen, True, case.answer(evicted=True))
+        plain = case.answer(evicted=True, last=False)
+        full = case.answer(evicted=False) if "full" in gate.needs_answers else None
+        facts = [None if a is None else _facts(case.prompt, a) for a in (plain, full)]
+        assert facts[0] is not None
+        if gate.accepts(facts[0], facts[1]):
+            return Outcome(seen, True, plain, 0.0 if full is None else full.decode_s)
+        wasted = plain.evict_s + plain.decode_s
+        if full is None:
+            # Whoever has evicted must prefill again.
+            wasted += seen.prefill_s
+            full = case.answer(evicted=False)
+        return Outcome(seen, False, full, wasted)
+
+    def _case(self, prompt: Prompt) -> Case:
+        evictions = [] if self.config.gate == "closed" else [self.config]
+        return Case(
+            prompt,
+            self.config,
+            lambda: self._prefilled(prompt, evictions, [self.config]),
+            self.memory,
+        )
+
+    def _prefilled(
+        self, prompt: Prompt, evictions: Sequence[PageConfig], observed: Sequence[PageConfig]
+    ) -> PromptPass:
+        """A prompt after its prefill, ready to be answered under some evictions.
+
+        Args:
+            prompt: the sample.
+            evictions: arms whose answers may be asked for.
+            observed: arms whose signals may be asked for.
+        """
+        entropy = any(NEEDS_ENTROPY & {*config.signal_names} for config in observed)
+        everything = any(config.signals != "gate" for config in observed)
+        return PromptPass(
             self.model,
-            input_ids[:, :split],
+            self.tokenizer,
+            prompt,
+            evictions,
             window=self.config.window,
-            room=room,
-            evictor=self.evictor if may_evict else None,
-            n_keep=n_keep if isinstance(n_keep, int) else None,
-            prompt_seed=prompt.seed,
-        )
-        after_prefill = self._now()
-        agreement = head_agreement(filled.observation.window_attention, self.config.top_k)
-        drop = head_agreement_drop(agreement)
-        gate_open = decide(drop)
-        after_gate = self._now()
-        keep: KeepPlan | str = "gate closed"
-        if gate_open:
-            keep = positions_to_keep(self.evictor, filled, self.config, prompt.seed)
-        cache, logits, unread = filled.cache, filled.logits, split
-        full_entries, full_bytes = full_size(cache, length)
-        layers = list(filled.observation.layers)
-        if isinstance(keep, KeepPlan):
-            # With no question to read, the last prompt token is read again.
-            unread = min(split, length - 1)
-            cache = evict(filled, keep, room + split - unread, without_last=unread < split)
-        # While decoding, neither the full cache nor what was observed is needed any more.
-        del filled
-        after_eviction = self._now()
-        if unread < length:
-            positions = torch.arange(unread, length, device=input_ids.device)[None]
-            logits = forward(self.model, input_ids[:, unread:], cache, positions)
-        kept_entries, kept_bytes = entry_count(cache), kv_bytes(cache)
-        allocated = allocated_bytes(cache)
-        answer_ids = decode(
-            self.model,
-            cache,
-            logits,
-            input_ids,
-            decoding_rules(self.model, self.tokenizer, input_ids, prompt.request),
-            prompt.request.max_new_tokens,
+            spread=SpreadOptions(entropy, everything, self.config.top_k),
             seed=(prompt.seed + prompt.repeat + self.sampling_seed) % 2**63,
-        )
-        return Outcome(
-            prompt_tokens=length,
-            context_tokens=prompt.context_tokens,
-            agreement=agreement.tolist(),
-            full_attention_layers=layers,
-            drop=drop,
-            gate_open=gate_open,
-            kept_all_because=keep if isinstance(keep, str) else None,
-            kept_tokens=length * kept_entries / full_entries,
-            kept_kv=kept_entries / full_entries,
-            kv_bytes_full=full_bytes,
-            kv_bytes_kept=kept_bytes,
-            kv_bytes_allocated=allocated,
-            prefill_s=after_prefill - start,
-            gate_s=after_gate - after_prefill,
-            evict_s=after_eviction - after_gate,
-            decode_s=self._now() - after_eviction,
-            answer_ids=answer_ids,
+            decode_rows=self.decode_rows,
         )
 
-    def _check_requests(self, prompts: Sequence[Prompt]) -> None:
-        """Raise for a way of decoding that cannot be had, before the first prompt is run."""
+    def _check(self, prompts: Sequence[Prompt], configs: Sequence[PageConfig]) -> None:
+        """Raise for what cannot be done, before the first prompt is run."""
+        for config in configs:
+            if config.gate != "closed":
+                _check_budget(prompts, config)
         tried: list[AnswerRequest] = []
         for prompt in prompts:
             if prompt.request not in tried:
                 ids = torch.tensor([prompt.input_ids[-1:]], device=self.model.device)
                 decoding_rules(self.model, self.tokenizer, ids, prompt.request)
                 tried.append(prompt.request)
+        unscored = sorted({p.task for p in prompts if p.score is None})
+        if unscored and "full" in self.config.make_gate().needs_answers:
+            raise UsageError(
+                f"gate={self.config.gate} must score answers while it decides, which the documents "
+                f"of {', '.join(unscored)} do not allow; give tasks of page-bench alone."
+            )
 
-    def _now(self) -> float:
-        """Seconds on a clock, once all work queued on the device is done."""
-        device = self.model.device.type
-        if device != "cpu":
-            getattr(torch, device).synchronize()
-        return time.perf_counter()
+
+def _check_budget(prompts: Sequence[Prompt], config: PageConfig) -> None:
+    """Raise where a prompt is too short for what the evictor always keeps."""
+    least = config.make_evictor().least_kept(config.window, config.n_sink, config.n_recent)
+    for prompt in prompts:
+        n_keep = budget_for(config, prompt.compressed_tokens)
+        if isinstance(n_keep, int) and n_keep < least:
+            raise UsageError(
+                f"evictor={config.evictor} always keeps {least} positions, but budget="
+                f"{config.budget} leaves {n_keep} of the {prompt.compressed_tokens} tokens of "
+                f"{prompt.task} document {prompt.doc_id}; give a larger budget or a smaller window."
+            )
+
+
+def _facts(prompt: Prompt, answer: ArmAnswer) -> AnswerFacts:
+    score = None if prompt.score is None else prompt.score(answer.answer_ids)
+    return AnswerFacts(answer.mean_token_entropy, answer.repetition, score)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from page_bench.budget import BudgetPlan, is_too_short, keep_count, kept_members
-from page_bench.cache import SlidingLayer, evicted_layer
-from page_bench.config import PageConfig
+from page_bench.budget import BudgetPlan, kept_members
+from page_bench.cache import evicted_layer
+from page_bench.cache_layers import SlidingLayer
+from page_bench.config import PageConfig, budget_for
 from page_bench.errors import UsageError
 from page_bench.evictors.base import Evictor
-from page_bench.prefill import LayerScores, Prefill, score_layer
+from page_bench.prefill import Prefill
 from page_bench.scoring import normalised
+from page_bench.third_party import blaming, lent
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,16 @@ class KeepPlan:
         """bool `[H', T]` for the `number`-th layer with full attention."""
         return self.members[number if len(self.members) > 1 else 0]
 
+    def entries(self, n_layers: int, n_kv_heads: int) -> int:
+        """Kept entries over all layers with full attention and their KV heads."""
+        layers, heads, _ = self.members.shape
+        return int(self.members.sum()) * (n_layers // layers) * (n_kv_heads // heads)
+
+    def key(self) -> tuple[tuple[int, ...], bytes]:
+        """Equal for equal keep sets of one prompt."""
+        packed = np.packbits(self.members.cpu().numpy())
+        return tuple(self.members.shape), hashlib.sha256(packed.tobytes()).digest()
+
     def without_last(self) -> KeepPlan:
         """The same without the last position."""
         members = self.members.clone()
@@ -39,17 +53,7 @@ class KeepPlan:
         return KeepPlan(members)
 
 
-def budget_for(config: PageConfig, length: int) -> int | str:
-    """Positions to keep per layer and KV head; or, where nothing is to be evicted, the reason."""
-    if is_too_short(length, config.n_sink, config.n_recent):
-        return "prompt too short"
-    n_keep = keep_count(config.budget, length, config.n_sink, config.n_recent)
-    return "budget keeps all" if n_keep == length else n_keep
-
-
-def positions_to_keep(
-    evictor: Evictor, prompt: Prefill, config: PageConfig, prompt_seed: int
-) -> KeepPlan | str:
+def positions_to_keep(evictor: Evictor, prompt: Prefill, config: PageConfig) -> KeepPlan | str:
     """The keep sets of a prompt at the granularity that the configuration asks for.
 
     With one set for several heads or layers, their scores are averaged, heads first.
@@ -58,48 +62,68 @@ def positions_to_keep(
         evictor: the method.
         prompt: the prompt after its dense pass.
         config: budget, granularity, normalisation and protected positions.
-        prompt_seed: a number that depends on the prompt alone.
 
     Returns:
         The keep sets; or, where nothing is to be evicted, the reason.
 
     Raises:
-        UsageError: a score is not a number, or scores or counts are not what `Evictor` promises.
+        UsageError: the evictor failed, or scores or counts are not what `Evictor` promises.
     """
     length, n_sink, recent = prompt.prompt_tokens, config.n_sink, config.n_recent
     n_keep = budget_for(config, length)
     if isinstance(n_keep, str):
         return n_keep
-    layers = _layer_scores(evictor, prompt, n_keep, prompt_seed)
-    n_layers, n_kv_heads = len(layers), prompt.view(0, prompt_seed).n_kv_heads
-    plan = BudgetPlan(length, n_keep, n_sink, recent, n_layers, n_kv_heads, config.granularity)
+    check_least(evictor, config, length)
+    layers = prompt.scored_by(evictor, n_keep)
+    plan = BudgetPlan(length, n_keep, n_sink, recent, *prompt.shape, config.granularity)
     raw = _stacked(evictor, [layer.score for layer in layers], plan)
+    _check_scores(evictor, raw)
     scores = normalised(raw, config.score_norm, n_sink, recent)
-    counts = evictor.allocate(scores, plan)
+    with blaming(evictor.title, "failed in allocate"):
+        counts = evictor.allocate(lent(evictor, scores), plan)
     _check_counts(evictor, counts, plan)
     if bool((counts == length).all()):
         return "evictor keeps all"
     rows = scores
     if config.granularity != "head":
-        votes = normalised(evictor.vote(raw), config.score_norm, n_sink, recent)
+        with blaming(evictor.title, "failed in vote"):
+            votes = evictor.vote(lent(evictor, raw))
+            _check_scores(evictor, votes)
+        votes = normalised(votes, config.score_norm, n_sink, recent)
         rows = _averaged(votes, config.granularity)
     rows_keep = counts[: rows.shape[0], : rows.shape[1]]
     factors = [layer.factor for layer in layers]
     if all(factor is not None for factor in factors):
         factor = _stacked(evictor, [f for f in factors if f is not None], plan)
-        rows = evictor.refine(
-            rows.flatten(0, 1),
-            _averaged(factor, config.granularity).flatten(0, 1),
-            rows_keep.flatten().to(rows.device),
-            plan,
-        ).view(rows.shape)
-    members = kept_members(rows.flatten(0, 1), rows_keep.flatten(), n_sink, recent)
-    return KeepPlan(members.view(rows.shape))
+        rows = _refined(evictor, rows, _averaged(factor, config.granularity), rows_keep, plan)
+    flat, flat_keep = rows.flatten(0, 1), rows_keep.flatten()
+    flat = _latest_of_certain(flat, flat_keep, n_sink, recent)
+    return KeepPlan(kept_members(flat, flat_keep, n_sink, recent).view(rows.shape))
 
 
-def scores_of(evictor: Evictor, prompt: Prefill, n_keep: int, prompt_seed: int) -> Tensor:
+def check_least(evictor: Evictor, config: PageConfig, length: int) -> None:
+    """Raise UsageError where a prompt of `length` tokens is to lose what the evictor always keeps.
+
+    Args:
+        evictor: the configuration's.
+        config: budget and protected positions.
+        length: T, tokens that are compressed.
+    """
+    n_keep = budget_for(config, length)
+    if isinstance(n_keep, str):
+        return
+    least = evictor.least_kept(config.window, config.n_sink, config.n_recent)
+    if n_keep < least:
+        raise UsageError(
+            f"evictor={evictor.title} always keeps {least} positions, the protected ones among "
+            f"them, but only {n_keep} of {length} may stay; let it keep fewer, such as by a "
+            f"smaller window, or give a larger budget."
+        )
+
+
+def scores_of(evictor: Evictor, prompt: Prefill, n_keep: int) -> Tensor:
     """Raw scores, fp32 `[L, H_kv, T]`, before normalisation, averaging and refinement."""
-    scores = [layer.score for layer in _layer_scores(evictor, prompt, n_keep, prompt_seed)]
+    scores = [layer.score for layer in prompt.scored_by(evictor, n_keep)]
     return torch.stack([score.to(scores[0].device) for score in scores])
 
 
@@ -125,35 +149,76 @@ def evict(prompt: Prefill, keep: KeepPlan, room: int, without_last: bool) -> Cac
     return Cache(layers=layers)
 
 
-def _layer_scores(
-    evictor: Evictor, prompt: Prefill, n_keep: int, prompt_seed: int
-) -> tuple[LayerScores, ...]:
-    if prompt.scores is not None:
-        return prompt.scores
-    numbers = range(len(prompt.observation.layers))
-    return tuple(score_layer(evictor, prompt.view(i, prompt_seed), n_keep) for i in numbers)
-
-
 def _stacked(evictor: Evictor, rows: list[Tensor], plan: BudgetPlan) -> Tensor:
-    """fp32 `[L, H_kv, T]` on the first layer's device, checked."""
+    """fp32 `[L, H_kv, T]` on the first layer's device, their shape checked."""
     expected = (plan.n_kv_heads, plan.prompt_tokens)
     for row in rows:
+        if not isinstance(row, Tensor):
+            raise UsageError(
+                f"evictor {evictor.title} scored with a {type(row).__name__}; it must give a "
+                f"floating-point tensor of shape (KV heads, positions) = {expected}."
+            )
         if tuple(row.shape) != expected or not row.is_floating_point():
             raise UsageError(
                 f"evictor {evictor.title} scored with {row.dtype} of shape {tuple(row.shape)}; "
                 f"it must give floating point of shape (KV heads, positions) = {expected}."
             )
-    stacked = torch.stack([row.float().to(rows[0].device) for row in rows])
-    if not torch.isfinite(stacked.sum()):
+    return torch.stack([row.float().to(rows[0].device) for row in rows])
+
+
+def _check_scores(evictor: Evictor, scores: Tensor) -> None:
+    """Raise UsageError for a score, or what else ranks positions, of NaN or -inf."""
+    # A NaN is not above anything.
+    if not bool((scores > -torch.inf).all()):
         raise UsageError(
-            f"evictor {evictor.title} gave a position a score that is infinite or not a number; "
+            f"evictor {evictor.title} gave a position a score that is minus infinity or not a "
+            f"number; where a model overflows in half precision, dtype=float32 helps."
+        )
+
+
+def _refined(
+    evictor: Evictor, rows: Tensor, factor: Tensor, rows_keep: Tensor, plan: BudgetPlan
+) -> Tensor:
+    """The second stage, `[L', H', T]` like `rows` and `factor`, checked."""
+    if not bool(torch.isfinite(factor).all()):
+        raise UsageError(
+            f"evictor {evictor.title} gave a position a factor that is infinite or not a number; "
             f"where a model overflows in half precision, dtype=float32 helps."
         )
-    return stacked
+    flat, flat_factor = lent(evictor, rows.flatten(0, 1)), lent(evictor, factor.flatten(0, 1))
+    counts = lent(evictor, rows_keep.flatten().to(rows.device))
+    with blaming(evictor.title, "failed in refine"):
+        refined = evictor.refine(flat, flat_factor, counts, plan)
+    if not isinstance(refined, Tensor) or refined.shape != flat.shape:
+        raise UsageError(
+            f"evictor {evictor.title} refined scores of shape {tuple(flat.shape)} to "
+            f"{tuple(refined.shape) if isinstance(refined, Tensor) else type(refined).__name__}; "
+            f"it must give the same shape."
+        )
+    _check_scores(evictor, refined)
+    return refined.float().view(rows.shape)
+
+
+def _latest_of_certain(rows: Tensor, counts: Tensor, n_sink: int, recent: int) -> Tensor:
+    """Rows `[R, T]` in which, where a count is below the number of +inf, the latest +inf win."""
+    certain = rows.isposinf()
+    inside = certain[:, n_sink : rows.shape[-1] - recent].sum(-1)
+    short = inside > counts.to(rows.device) - n_sink - recent
+    if not bool(short.any()):
+        return rows
+    place = torch.arange(rows.shape[-1], dtype=rows.dtype, device=rows.device)
+    by_place = torch.where(certain, place, -1)
+    return torch.where(short[:, None], by_place, rows)
 
 
 def _check_counts(evictor: Evictor, counts: Tensor, plan: BudgetPlan) -> None:
     """Raise UsageError where counts are not what `Evictor.allocate` promises."""
+    if not isinstance(counts, Tensor) or counts.is_floating_point() or counts.is_complex():
+        kind = counts.dtype if isinstance(counts, Tensor) else type(counts).__name__
+        raise UsageError(
+            f"evictor {evictor.title} allocated counts of {kind}; it must give a tensor of whole "
+            f"numbers."
+        )
     if tuple(counts.shape) != (plan.n_layers, plan.n_kv_heads):
         raise UsageError(
             f"evictor {evictor.title} allocated counts of shape {tuple(counts.shape)}; it must "
@@ -172,6 +237,12 @@ def _check_counts(evictor: Evictor, counts: Tensor, plan: BudgetPlan) -> None:
             f"evictor {evictor.title} keeps {least if least < plan.n_protected else most} "
             f"positions; it must keep the {plan.n_protected} protected ones and at most all "
             f"{plan.prompt_tokens}."
+        )
+    total, most = int(counts.sum()), counts.numel() * plan.n_keep
+    if total > most and int(counts.min()) < plan.prompt_tokens:
+        raise UsageError(
+            f"evictor {evictor.title} keeps {total} entries, but the budget of {plan.n_keep} "
+            f"positions per layer and KV head is {most}; it must share out no more."
         )
 
 

@@ -10,17 +10,21 @@ import sys
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from page_bench.errors import UsageError
-from page_bench.evictors import evictor_class, evictor_names, option_types
+from page_bench.evictors import evictor_class, evictor_names, option_types, title_parts
 from page_bench.evictors.base import Evictor, Wrapper
 
 _FOOTER = """\
-On the command line: evictor=NAME, a wrapper as evictor=NAME(OTHER); options as
-evictor.OPTION=VALUE, those of a wrapped evictor as evictor.base.OPTION=VALUE.
-What an evictor needs is recorded besides keys and values, which are always at hand.
-Where there is a variant, it is paper with granularity=shared, else published, unless given."""
+On the command line: evictor=NAME, a wrapper as 'evictor=NAME(OTHER)' in quotes; options as
+evictor.OPTION=VALUE, those of a wrapped evictor as evictor.base.OPTION=VALUE, variant among them:
+evictor.variant says nothing about an evictor inside.
+Keys and values are always at hand, except for models with latent attention; what else an evictor
+needs is recorded for it."""
+
+_VARIANT = "paper with granularity=shared, else published"
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,14 @@ class OptionDescription:
         type: `int`, `float`, `bool`, `str`, or the choices, as in `avg | max`.
         default: what stands when nothing is given; None where that depends, or is nothing.
         by_variant: per variant the default that takes the place of None.
+        in_words: what None stands for; empty where the variant or nothing says so.
     """
 
     name: str
     type: str
     default: object
     by_variant: dict[str, object]
+    in_words: str
 
 
 @dataclass(frozen=True)
@@ -48,23 +54,31 @@ class EvictorDescription:
         name: as on the command line.
         summary: the first line of its docstring.
         wrapper: whether it changes another evictor.
-        needs: what it reads besides keys and values; a wrapper reads what the other does, too.
+        needs: what it reads; a wrapper reads what the other does, too.
+        needs_in_words: further needs, those that depend on options among them.
         granularities: keep sets it can have.
         refusal: why it cannot have the others; empty if it has all.
-        options: its own ones.
+        options: its own ones; of an evictor inside another they begin with `base.`.
+        note: what a user should know besides; may be empty.
     """
 
     name: str
     summary: str
     wrapper: bool
     needs: list[str]
+    needs_in_words: list[str]
     granularities: list[str]
     refusal: str
     options: list[OptionDescription]
+    note: str
 
 
-def describe(name: str) -> EvictorDescription:
+def describe(name: str, prefix: str = "") -> EvictorDescription:
     """Describe an evictor, by its name or as `path/to/file.py:ClassName`.
+
+    Args:
+        name: of one evictor; for a wrapper without what it wraps.
+        prefix: what stands before its options, such as `base.` inside a wrapper.
 
     Raises:
         UsageError: there is no such evictor, or it cannot be used.
@@ -75,10 +89,28 @@ def describe(name: str) -> EvictorDescription:
         summary=_summary(cls),
         wrapper=issubclass(cls, Wrapper),
         needs=sorted(cls.needs),
+        needs_in_words=list(cls.needs_in_words),
         granularities=list(cls.granularities),
         refusal=cls.refusal,
-        options=_options(cls),
+        options=_options(cls, prefix),
+        note=cls.note,
     )
+
+
+def describe_title(title: str) -> list[EvictorDescription]:
+    """Describe each evictor of a title such as `adakv(snapkv)`, the outermost wrapper first.
+
+    Raises:
+        UsageError: there is no such evictor, or it cannot be put together.
+    """
+    parts = title_parts(title)
+    found = [describe(part, "base." * depth) for depth, part in enumerate(parts)]
+    for outer, inner in pairwise(found):
+        if not outer.wrapper:
+            raise UsageError(
+                f"evictor={outer.name} wraps no other evictor; leave ({inner.name}) out."
+            )
+    return found
 
 
 def run(argv: Sequence[str]) -> int:
@@ -87,7 +119,10 @@ def run(argv: Sequence[str]) -> int:
         prog="page-bench evictors", description="List evictors, what they need and their options."
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="a name or path/to/file.py:ClassName; default all"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="a name, path/to/file.py:ClassName or a wrapper around one of these; default all",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON list")
     args = parser.parse_args(list(argv))
@@ -95,7 +130,7 @@ def run(argv: Sequence[str]) -> int:
     broken: list[UsageError] = []
     for name in args.names or evictor_names():
         try:
-            found.append(describe(name))
+            found += [one for one in describe_title(name) if one not in found]
         except UsageError as error:
             broken.append(error)
     if args.json:
@@ -116,11 +151,11 @@ def _summary(cls: type[Evictor]) -> str:
     return written.partition("\n")[0]
 
 
-def _options(cls: type[Evictor]) -> list[OptionDescription]:
+def _options(cls: type[Evictor], prefix: str) -> list[OptionDescription]:
     types = option_types(cls)
     return [
         OptionDescription(
-            name=option.name,
+            name=prefix + option.name,
             type=_type(types[option.name]),
             default=option.default,
             by_variant={
@@ -128,10 +163,17 @@ def _options(cls: type[Evictor]) -> list[OptionDescription]:
                 for variant, defaults in cls.variant_defaults.items()
                 if option.default is None and option.name in defaults
             },
+            in_words=_in_words(cls, option.name),
         )
         for option in dataclasses.fields(cls)
         if option.name in types
     ]
+
+
+def _in_words(cls: type[Evictor], option: str) -> str:
+    if option == "variant" and {"paper", "published"} <= set(cls.variant_defaults):
+        return _VARIANT if "shared" in cls.granularities else "published"
+    return cls.defaults_in_words.get(option, "")
 
 
 def _type(wanted: Any) -> str:
@@ -148,6 +190,8 @@ def _text(evictor: EvictorDescription) -> str:
         f"  needs             {_needs(evictor)}",
         f"  granularity       {', '.join(evictor.granularities)}",
     ]
+    if evictor.note:
+        lines.append(f"  note              {evictor.note}")
     width = max((len(option.name) + len(option.type) for option in evictor.options), default=0)
     for number, option in enumerate(evictor.options):
         kind = f"{option.name}: {option.type}"
@@ -158,12 +202,15 @@ def _text(evictor: EvictorDescription) -> str:
 
 def _needs(evictor: EvictorDescription) -> str:
     others = ["what OTHER needs"] if evictor.wrapper else []
-    return ", ".join([*(need.replace("_", " ") for need in evictor.needs), *others]) or "nothing"
+    named = [need.replace("_", " ") for need in evictor.needs]
+    return ", ".join([*named, *evictor.needs_in_words, *others]) or "nothing"
 
 
 def _default(option: OptionDescription) -> str:
     if option.by_variant:
         return ", ".join(f"{_written(v)} in {k}" for k, v in option.by_variant.items())
+    if option.default is None and option.in_words:
+        return option.in_words
     return _written(option.default)
 
 

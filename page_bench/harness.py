@@ -79,8 +79,13 @@ def complete_evaluations(module: ModuleType) -> None:
                 call.arguments.update(complete_call(call.arguments))
             elif isinstance(model, str):
                 _locate_default_model(call.arguments)
-            elif _is_page_lm(model):
-                _refuse_caches(call.arguments)
+                pretrained = _as_dict(call.arguments.get("model_args")).get("pretrained")
+                _size_tasks(call.arguments, pretrained)
+            else:
+                if _is_page_lm(model):
+                    _refuse_caches(call.arguments)
+                tokenizer = getattr(model, "tokenizer", None)
+                _size_tasks(call.arguments, getattr(tokenizer, "name_or_path", None))
             return simple_evaluate(*call.args, **call.kwargs)
 
         return with_defaults
@@ -208,10 +213,20 @@ def _as_dict(model_args: str | Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(model_args or {})
 
 
+def _size_tasks(arguments: dict[str, Any], name: object) -> None:
+    """Name the tokenizer to tasks that lm-eval does not tell which model they are for."""
+    if not isinstance(name, str) or not name:
+        return
+    if arguments.get("task_manager") is not None:
+        arguments["task_manager"] = _with_pretrained(arguments["task_manager"], name)
+    elif not isinstance(arguments.get("model"), str):
+        arguments["metadata"] = {"tokenizer": name, **(arguments.get("metadata") or {})}
+
+
 def _with_pretrained(task_manager: Any, pretrained: str) -> Any:
     """The task manager, or a copy of it, whose tasks know the model that they are sized for."""
     metadata = task_manager.metadata or {}
-    if metadata.get("pretrained") is not None:
+    if metadata.get("pretrained") is not None or metadata.get("tokenizer") is not None:
         return task_manager
     from page_bench.default_model import resolve
 

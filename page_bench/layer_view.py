@@ -12,6 +12,8 @@ from page_bench.causal import attention_sums
 from page_bench.errors import UsageError
 
 Need = Literal[
+    "keys",
+    "values",
     "window_attention",
     "attention_mass",
     "window_queries",
@@ -21,7 +23,10 @@ Need = Literal[
     "hidden_states",
     "output_projection",
 ]
-"""What an evictor reads of a layer besides keys and values, which are always at hand."""
+"""What an evictor reads of a layer.
+
+Keys and values are always at hand; whoever reads them says so because models with latent attention
+cache neither, but latents of all heads together."""
 
 READ_IN_PASS: frozenset[Need] = frozenset(
     {
@@ -41,10 +46,13 @@ class LayerView:
     """One layer after its own attention over the whole prompt, as an evictor sees it.
 
     Layers without full attention (sliding windows) are neither evicted nor shown or counted.
+    page-bench's own evictors only read the tensors; others get copies, which they may change.
 
     Attributes:
-        index: layer index, 0 = next to the embedding.
-        n_layers: layers L.
+        index: 0 = the shown layer next to the embedding.
+        layer: the layer's index among all layers of the model.
+        n_layers: layers L that are shown.
+        n_model_layers: all layers of the model.
         prompt_tokens: T.
         keys: `[H_kv, T, d]`, after the rotary embedding, in the model's dtype.
         values: `[H_kv, T, d_v]`, in the model's dtype.
@@ -57,7 +65,9 @@ class LayerView:
     """
 
     index: int
+    layer: int
     n_layers: int
+    n_model_layers: int
     prompt_tokens: int
     keys: Tensor
     values: Tensor

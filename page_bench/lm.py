@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -15,22 +16,27 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import (
-    handle_stop_sequences,
-    normalize_gen_kwargs,
     postprocess_generated_text,
 )
 from tqdm import tqdm
 
 from page_bench import attention, default_model, loading, support
-from page_bench.boundary import context_tokens
-from page_bench.calibration import Threshold
+from page_bench.calibration.file import ModelFacts
+from page_bench.calibration.fingerprint import model_fingerprint
+from page_bench.case import Memory
 from page_bench.config import PageConfig, is_ours
-from page_bench.decode import AnswerRequest
-from page_bench.engine import Engine, Outcome, Prompt
+from page_bench.engine import Engine, Filled, Outcome
 from page_bench.errors import UsageError
+from page_bench.gating.decision import calibration_warnings
+from page_bench.gating.threshold import Threshold
 from page_bench.prefill import base_model
+from page_bench.prompt import Prompt
+from page_bench.record import trace_of
+from page_bench.requests import PromptMaker
+from page_bench.store.keys import ModelFacts as StoredModel
+from page_bench.store.store import RunStore
 from page_bench.summary import RunSummary
-from page_bench.trace import Answer, Trace, writable_folder, write_traces
+from page_bench.trace import Answer, writable_folder, write_traces
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +65,8 @@ class PageLM(HFLM):
         if not by_name:
             loading.refuse_unknown(self._for_configuration, None)
         self._asked_length = passed_on.get("max_length")
-        self._trace_folder = None if self.page.trace is None else writable_folder(self.page.trace)
+        if self.page.trace is not None:
+            writable_folder(self.page.trace)
         self.model_name = loading.full_name(
             name if by_name else str(getattr(name, "name_or_path", type(name).__name__)), passed_on
         )
@@ -78,8 +85,14 @@ class PageLM(HFLM):
         self._check_shape(self._inner.config)
         self.attn_implementation = str(self._inner.config._attn_implementation)
         loading.check_implementation(self.attn_implementation)
-        if self.batch_size != 1:
-            log.warning("batch_size=%s: page_hf decodes one prompt at a time", self.batch_size)
+        self._chat = False
+        self._facts: ModelFacts | None = None
+        self._stored: StoredModel | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget what came of the last requests."""
+        self._trace_folder = None if self.page.trace is None else writable_folder(self.page.trace)
         self._summary = RunSummary()
         self._trace_file: Path | None = None
         self._untraced: str | None = None
@@ -103,26 +116,16 @@ class PageLM(HFLM):
         """Answer lm-eval's requests; each answer carries its trace."""
         if not requests:
             return []
-        seen: Counter[int] = Counter()
-        prompts = []
-        for request in requests:
-            prompts.append(self._prompt(request, repeat=seen[id(request)]))
-            seen[id(request)] += 1
-        engine = Engine(self.model, self.tokenizer, self.page, torch.initial_seed())
+        prompts = self.prompts(requests)
+        warnings = calibration_warnings(self.page, self._model_facts(), prompts, self._chat)
         description = f"page_hf: {self.page.evictor}, gate {self.page.gate}"
-        hidden = disable_tqdm or self.rank != 0
-        mixed = self.mixed_precision_dtype
-        with (
-            tqdm(total=len(prompts), desc=description, disable=hidden, unit="prompt") as bar,
-            torch.autocast(self.device.type, mixed, mixed is not None),
-            attention.observing(self._inner),
-        ):
-            outcomes, threshold = engine.run(prompts, bar.update)
-        self._summary = RunSummary.of(self.page, prompts, outcomes, threshold)
+        with self._engine() as engine, self._bar(len(prompts), description, disable_tqdm) as bar:
+            outcomes, decided = engine.run(prompts, bar.update)
+        self._summary = RunSummary.of(self.page, prompts, outcomes, decided, warnings)
         for warning in self._summary.warnings:
             log.warning(warning)
         self._answers = [
-            self._answer(prompt, outcome, threshold)
+            self._answer(prompt, outcome, decided.threshold)
             for prompt, outcome in zip(prompts, outcomes, strict=True)
         ]
         if self._trace_folder is not None:
@@ -132,6 +135,72 @@ class PageLM(HFLM):
             if self._untraced is None:
                 log.info("trace: %s", self._trace_file)
         return list(self._answers)
+
+    def fill(
+        self, requests: list[Instance], configs: Sequence[PageConfig], disable_tqdm: bool = False
+    ) -> Filled:
+        """Compute what the arms of a grid need into the store: one prefill per request.
+
+        Args:
+            requests: as for `generate_until`.
+            configs: the arms; they share what decides the prefill with this model's own.
+            disable_tqdm: whether to show no progress.
+
+        Returns:
+            What it took.
+        """
+        prompts = self.prompts(requests)
+        description = f"page_hf: {len(configs)} arms"
+        with self._engine() as engine, self._bar(len(prompts), description, disable_tqdm) as bar:
+            return engine.fill(prompts, configs, bar.update)
+
+    def with_page(self, page: PageConfig) -> PageLM:
+        """The same loaded model under another arm."""
+        other = copy(self)
+        other.page = page
+        other._reset()
+        other._check_shape(self._inner.config)
+        return other
+
+    @contextmanager
+    def _engine(self) -> Iterator[Engine]:
+        """The engine, while the model's attention is observed and the store is open."""
+        mixed = self.mixed_precision_dtype
+        with ExitStack() as stack:
+            memory = None
+            if self.page.store is not None:
+                store = stack.enter_context(RunStore(Path(self.page.store)))
+                memory = Memory(store, self._stored_model(), torch.initial_seed())
+            stack.enter_context(torch.autocast(self.device.type, mixed, mixed is not None))
+            stack.enter_context(attention.observing(self._inner))
+            rows = self.batch_size if isinstance(self.batch_size_per_gpu, int) else None
+            yield Engine(self.model, self.tokenizer, self.page, torch.initial_seed(), memory, rows)
+
+    def _bar(self, total: int, description: str, hidden: bool) -> Any:
+        hidden = hidden or self.rank != 0
+        return tqdm(total=total, desc=description, disable=hidden, unit="prompt")
+
+    def prompts(self, requests: Sequence[Instance]) -> list[Prompt]:
+        """What the engine is given for lm-eval's requests.
+
+        Raises:
+            UsageError: a request that cannot be answered.
+        """
+        maker = PromptMaker(
+            lambda text: self.tok_batch_encode([text])[0][0].tolist(),
+            self._text,
+            self.tokenizer,
+            self.tok_decode(self.eot_token_id, skip_special_tokens=False),
+            self.max_length,
+            self.max_gen_toks,
+        )
+        return maker.prompts(requests, self.page)
+
+    def apply_chat_template(self, *args: Any, **kwargs: Any) -> str:
+        """As in `hf`; τ belongs to prompts with a template or to prompts without."""
+        self._chat = True
+        templated: str = super().apply_chat_template(*args, **kwargs)
+        return templated
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> Any:
         """Refused: a likelihood is computed without a cache, so nothing would be evicted."""
@@ -162,7 +231,10 @@ class PageLM(HFLM):
             "device": str(self.device),
             **{k: v for k, v in asdict(self.page).items() if k != "doc_ids"},
             "evictor_args": asdict(self.page.make_evictor()),
+            "gate_args": asdict(self.page.make_gate()),
+            "gate_labels": self.page.make_gate().labels,
             "recent": self.page.n_recent,
+            "chat_template": self._chat,
             **self._summary.to_config(),
             "trace_file": str(self._trace_file)
             if self._trace_file and not self._untraced
@@ -178,91 +250,34 @@ class PageLM(HFLM):
         mixed = self.mixed_precision_dtype
         return name if mixed is None else f"{name}, autocast {str(mixed).removeprefix('torch.')}"
 
-    def _prompt(self, request: Instance, repeat: int) -> Prompt:
-        """A request with its token ids, equal to those of lm-eval's `hf` model."""
-        text, arguments = request.args
-        where = f"{request.task_name} document {request.doc_id}"
-        try:
-            rest: dict[str, Any] = dict(normalize_gen_kwargs(arguments, self.max_gen_toks))
-            eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
-            stop = handle_stop_sequences(rest.pop("until", None), eos=eos)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"generation arguments of {where} do not fit: {error}") from error
-        max_new_tokens = rest.pop("max_gen_toks")
-        if not rest.get("do_sample"):
-            # Greedy decoding reads no temperature, and transformers warns of one that is set.
-            rest.pop("temperature", None)
-        if "max_length" in rest or max_new_tokens < 1:
-            raise UsageError(
-                f"the answer to {where} needs a length: give max_gen_toks as a whole number from 1 "
-                f"on (not {rest.get('max_length', max_new_tokens)}, and no max_length)."
-            )
-        ids = self.tok_batch_encode([text])[0][0].tolist() if text else []
-        if not ids:
-            raise UsageError(f"the prompt of {where} is empty; leave the document out.")
-        boundary = None
-        if self.page.compress == "context":
-            boundary = context_tokens(self.tokenizer, text, ids, request.doc, where)
-        kept = _fit(range(len(ids)), self.max_length - max_new_tokens, self.page.truncation)
-        if kept is None:
-            raise UsageError(
-                f"the prompt of {where} has {len(ids)} tokens, but {self.max_length} positions "
-                f"less {max_new_tokens} answer tokens leave {self.max_length - max_new_tokens}; "
-                f"give truncation=left or truncation=middle, or leave the document out."
-            )
-        if boundary is not None:
-            boundary = sum(i < boundary for i in kept)
-            if not 0 < boundary < len(kept):
-                raise UsageError(
-                    f"truncation leaves nothing of the context or of the question of {where}; "
-                    f"give a larger max_length, or use compress=prompt."
-                )
-        doc_ids = self.page.doc_ids.get(request.task_name or "")
-        return Prompt(
-            task=request.task_name or "",
-            doc_id=request.doc_id if doc_ids is None else doc_ids[request.doc_id],
-            repeat=repeat,
-            protocol=request.doc.get("protocol") if isinstance(request.doc, Mapping) else None,
-            text=text,
-            input_ids=tuple(ids[i] for i in kept),
-            context_tokens=boundary,
-            truncated_tokens=len(ids) - len(kept),
-            request=AnswerRequest(max_new_tokens, tuple(stop), rest),
+    def _answer(self, prompt: Prompt, outcome: Outcome, threshold: Threshold | None) -> Answer:
+        text = self._text(outcome.answer.answer_ids, prompt.request.stop)
+        return Answer(
+            text, trace_of(self._model_facts(), self.page, prompt, outcome, threshold, text)
         )
 
-    def _answer(self, prompt: Prompt, outcome: Outcome, threshold: Threshold | None) -> Answer:
-        fields = asdict(outcome)
-        ids = fields.pop("answer_ids")
-        text = self._text(ids, prompt.request.stop)
-        trace = Trace(
-            model=self.model_name,
-            dtype=self._dtype_name,
-            attn_implementation=self.attn_implementation,
-            task=prompt.task,
-            doc_id=prompt.doc_id,
-            protocol=prompt.protocol,
-            repeat=prompt.repeat,
-            prompt_sha256=prompt.sha256,
-            evictor=self.page.evictor,
-            evictor_args=asdict(self.page.make_evictor()),
-            granularity=self.page.granularity,
-            score_norm=self.page.score_norm,
-            budget=self.page.budget,
-            n_sink=self.page.n_sink,
-            recent=self.page.n_recent,
-            window=self.page.window,
-            top_k=self.page.top_k,
-            compress=self.page.compress,
-            gate=self.page.gate,
-            tau_variant=None if threshold is None else threshold.rule,
-            tau=None if threshold is None else threshold.tau,
-            truncated_tokens=prompt.truncated_tokens,
-            z=None if threshold is None else threshold.z(outcome.drop),
-            new_tokens=len(ids),
-            answer=text,
-            **fields,
-        )
-        return Answer(text, trace)
+    def _model_facts(self) -> ModelFacts:
+        """What a calibration must share with this model; computed once."""
+        if self._facts is None:
+            self._facts = ModelFacts(
+                self.model_name,
+                model_fingerprint(self.model),
+                self._dtype_name,
+                self.attn_implementation,
+            )
+        return self._facts
+
+    def _stored_model(self) -> StoredModel:
+        """What tells this model's records in a store from others'; reads all weights once."""
+        if self._stored is None:
+            self._stored = StoredModel.of(
+                self.model,
+                self.tokenizer,
+                name=self.model_name,
+                dtype=self._dtype_name,
+                attn_implementation=self.attn_implementation,
+            )
+        return self._stored
 
     def _text(self, ids: Sequence[int], stop: Sequence[str]) -> str:
         """Answer tokens as lm-eval's `hf` model hands them to the task."""
@@ -284,13 +299,3 @@ class PageLM(HFLM):
             log.error(self._untraced)
         else:
             self._untraced = None
-
-
-def _fit(positions: range, limit: int, truncation: str | None) -> list[int] | None:
-    """Positions that are left when cut to `limit`; None where they may not be cut."""
-    if len(positions) <= limit:
-        return list(positions)
-    if truncation is None or limit < 1:
-        return None
-    head = 0 if truncation == "left" else limit // 2
-    return [*positions[:head], *positions[len(positions) - (limit - head) :]]

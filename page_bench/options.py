@@ -1,4 +1,4 @@
-"""Options of evictors and gates: the fields of a dataclass, checked as the command line gives them."""
+"""Options of evictors and gates: fields of a dataclass, checked as the command line gives them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,13 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from page_bench import capture
-from page_bench.attention import AttentionRecorder, through
+from page_bench.attention import MEAN_ALONE, AttentionRecorder, SpreadOptions
 from page_bench.cache import empty_cache
 from page_bench.errors import UsageError
+from page_bench.evicted_attention import through
 from page_bench.evictors.base import Evictor
 from page_bench.layer_view import READ_IN_PASS, LayerView, Need
+from page_bench.scoring import LayerScores, Scorer, score_layer
 from page_bench.support import layer_windows
 
 
@@ -30,28 +32,21 @@ class Observation:
         window: observation window w.
         window_attention: fp32 `[L, H, T]`, per query head the attention averaged over the last
             w query rows.
+        row_entropy: fp32 `[L, H]`, nats, entropy of these rows, averaged; None unless asked for.
+        margin: fp32 `[L, H]`, κ of these rows; None unless asked for.
         recorded: per layer, what an evictor reads besides.
         scaling: per layer, the factor of the attention logits.
+        latent: whether the cache holds latents that the model unfolds before it attends.
     """
 
     layers: tuple[int, ...]
     window: int
     window_attention: Tensor
+    row_entropy: Tensor | None
+    margin: Tensor | None
     recorded: tuple[Mapping[Need, Tensor], ...]
     scaling: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class LayerScores:
-    """What an evictor made of one layer.
-
-    Attributes:
-        score: fp32 `[H_kv, T]`.
-        factor: fp32 `[H_kv, T]` for a second stage; None without one.
-    """
-
-    score: Tensor
-    factor: Tensor | None
+    latent: bool
 
 
 @dataclass(frozen=True)
@@ -60,19 +55,28 @@ class Prefill:
 
     Attributes:
         prompt_tokens: T.
+        prompt_seed: a number that depends on the prompt alone.
         cache: all entries of each layer, with room for the answer.
         logits: `[1, vocab]`, for the first answer token under the full cache.
         observation: see `Observation`.
-        scores: per layer, where the evictor had to score during the pass; else None.
+        scores: by scorer, per layer; those that had to score during the pass stand here from the
+            start, others once they have been asked for.
     """
 
     prompt_tokens: int
+    prompt_seed: int
     cache: Cache
     logits: Tensor
     observation: Observation
-    scores: tuple[LayerScores, ...] | None
+    scores: dict[tuple[Evictor, int | None], list[LayerScores]]
 
-    def view(self, number: int, prompt_seed: int) -> LayerView:
+    @property
+    def shape(self) -> tuple[int, int]:
+        """L, layers with full attention, and H_kv, the KV heads of each."""
+        layers = self.observation.layers
+        return len(layers), int(self.cache.layers[layers[0]].keys.shape[1])
+
+    def view(self, number: int) -> LayerView:
         """The `number`-th layer with full attention, as an evictor sees it."""
         seen = self.observation
         return _view(
@@ -83,8 +87,16 @@ class Prefill:
             seen.window,
             seen.window_attention[number],
             seen.recorded[number],
-            prompt_seed,
+            self.prompt_seed,
         )
+
+    def scored_by(self, evictor: Evictor, n_keep: int) -> list[LayerScores]:
+        """What an evictor makes of each layer."""
+        scorer = Scorer(evictor, n_keep)
+        if scorer.key not in self.scores:
+            views = (self.view(i) for i in range(len(self.observation.layers)))
+            self.scores[scorer.key] = [score_layer(evictor, view, n_keep) for view in views]
+        return self.scores[scorer.key]
 
 
 def prefill(
@@ -93,9 +105,9 @@ def prefill(
     *,
     window: int,
     room: int,
-    evictor: Evictor | None = None,
-    n_keep: int | None = None,
+    scorers: Sequence[Scorer] = (),
     prompt_seed: int = 0,
+    spread: SpreadOptions = MEAN_ALONE,
 ) -> Prefill:
     """Run the prompt through the model once.
 
@@ -104,9 +116,9 @@ def prefill(
         input_ids: int64 `[1, T]`.
         window: observation window w.
         room: entries the cache must have room for besides the prompt's.
-        evictor: what it needs is recorded; one with a need of `READ_IN_PASS` scores at once.
-        n_keep: positions that will be kept, for evictors that score at once.
+        scorers: what they need is recorded; one with a need of `READ_IN_PASS` scores at once.
         prompt_seed: a number that depends on the prompt alone.
+        spread: what is measured of the window's rows besides their mean.
 
     Raises:
         UsageError: the model does not hand its attention's inputs to the observing function in
@@ -115,13 +127,15 @@ def prefill(
     windows = layer_windows(text_config(model))
     layers = tuple(i for i, width in enumerate(windows) if width is None)
     cache = empty_cache(windows, input_ids.shape[1] + room)
-    needs = frozenset() if evictor is None else evictor.all_needs
-    at_once: dict[int, LayerScores] = {}
+    distinct = {scorer.key: scorer for scorer in scorers}
+    at_once = {k: s for k, s in distinct.items() if s.evictor.all_needs & READ_IN_PASS}
+    later = [s.evictor for k, s in distinct.items() if k not in at_once]
+    scores: dict[tuple[Evictor, int | None], list[LayerScores]] = {key: [] for key in at_once}
 
     # Takes the recorder as an argument: holding it would keep the cache alive in a cycle.
     def score(recorder: AttentionRecorder, layer: int) -> None:
         """Score one layer and let go of what only its score reads."""
-        if evictor is None or not needs & READ_IN_PASS:
+        if not at_once:
             return
         view = _view(
             cache,
@@ -130,15 +144,23 @@ def prefill(
             recorder.scaling[layer],
             window,
             recorder.window_attention[layer],
-            recorder.recorded.pop(layer),
+            recorder.recorded[layer],
             prompt_seed,
         )
-        at_once[layer] = score_layer(evictor, view, n_keep)
+        for key, scorer in at_once.items():
+            scores[key].append(score_layer(scorer.evictor, view, scorer.n_keep))
+        recorder.recorded[layer] = _kept_for(later, view.recorded)
 
     recorder = AttentionRecorder(
-        window, layers, needs, 0 if evictor is None else evictor.query_rows, cache, score
+        window,
+        layers,
+        frozenset().union(*(s.evictor.all_needs for s in distinct.values())),
+        max((s.evictor.query_rows for s in distinct.values()), default=0),
+        cache,
+        score,
+        spread,
     )
-    with capture.calls_of(model, needs) as recorder.calls:
+    with capture.calls_of(model, recorder.needs) as recorder.calls:
         logits = forward(model, input_ids, cache, observed=recorder)
     if sorted(recorder.window_attention) != list(layers):
         raise UsageError(
@@ -148,24 +170,31 @@ def prefill(
         )
     return Prefill(
         prompt_tokens=input_ids.shape[1],
+        prompt_seed=prompt_seed,
         cache=cache,
         logits=logits,
         observation=Observation(
             layers=layers,
             window=window,
             window_attention=_stack([recorder.window_attention[i] for i in layers]),
-            recorded=tuple(recorder.recorded.get(i, {}) for i in layers),
+            row_entropy=_together(recorder.row_entropy, layers),
+            margin=_together(recorder.margin, layers),
+            recorded=tuple(recorder.recorded[i] for i in layers),
             scaling=tuple(recorder.scaling[i] for i in layers),
+            latent=recorder.latent,
         ),
-        scores=tuple(at_once[i] for i in layers) if at_once else None,
+        scores=scores,
     )
 
 
-def score_layer(evictor: Evictor, view: LayerView, n_keep: int | None) -> LayerScores:
-    """What an evictor makes of one layer, in fp32."""
-    # Mixed precision is for the model.
-    with torch.autocast(view.keys.device.type, enabled=False), torch.inference_mode():
-        return LayerScores(evictor.score(view, n_keep), evictor.factor(view))
+def _kept_for(later: Sequence[Evictor], recorded: Mapping[Need, Tensor]) -> dict[Need, Tensor]:
+    """What evictors that score after the pass read of one layer."""
+    needs = frozenset().union(*(evictor.all_needs for evictor in later))
+    kept = {need: value for need, value in recorded.items() if need in needs}
+    if "window_queries" in kept:
+        rows = max(evictor.query_rows for evictor in later)
+        kept["window_queries"] = kept["window_queries"][:, -rows:].clone()
+    return kept
 
 
 def forward(
@@ -223,7 +252,9 @@ def _view(
     layer = cache.layers[layers[number]]
     return LayerView(
         index=number,
+        layer=layers[number],
         n_layers=len(layers),
+        n_model_layers=len(cache.layers),
         prompt_tokens=window_attention.shape[-1],
         keys=layer.keys[0],
         values=layer.values[0],
@@ -233,6 +264,11 @@ def _view(
         prompt_seed=prompt_seed,
         recorded=recorded,
     )
+
+
+def _together(by_layer: Mapping[int, Tensor], layers: tuple[int, ...]) -> Tensor | None:
+    """`[L, H]` on the CPU; None where nothing was measured."""
+    return torch.stack([by_layer[i].cpu() for i in layers]) if by_layer else None
 
 
 def _stack(attention: list[Tensor]) -> Tensor:

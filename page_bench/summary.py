@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from page_bench.budget import FREE_MINIMUM, budget_share
-from page_bench.calibration import SMALL_PILOT, Threshold
 from page_bench.config import PageConfig
-from page_bench.engine import Outcome, Prompt
+from page_bench.engine import Outcome
+from page_bench.gating.decision import Decision
+from page_bench.gating.gates import TaskOracle
+from page_bench.gating.rules import LABEL_NEEDS
+from page_bench.gating.threshold import SMALL_PILOT, Threshold
+from page_bench.prompt import Prompt
 
 LENGTH_SPREAD = 2.0
 """One τ over tasks whose typical prompt lengths differ by more than this comes with a warning."""
@@ -27,6 +31,7 @@ class RunSummary:
         gates_open: prompts whose gate opened.
         evicted: prompts of which something was evicted.
         warnings: sentences for the log and the results.
+        pilot: where the pilot's prompts come from; None without one.
     """
 
     threshold: Threshold | None = None
@@ -34,6 +39,7 @@ class RunSummary:
     gates_open: int = 0
     evicted: int = 0
     warnings: tuple[str, ...] = ()
+    pilot: str | None = None
 
     @classmethod
     def of(
@@ -41,12 +47,21 @@ class RunSummary:
         config: PageConfig,
         prompts: Sequence[Prompt],
         outcomes: Sequence[Outcome],
-        threshold: Threshold | None,
+        decided: Decision,
+        known: Sequence[str] = (),
     ) -> RunSummary:
-        """The summary of prompts and their outcomes, in the same order."""
+        """The summary of prompts and their outcomes, in the same order.
+
+        Args:
+            config: the arm.
+            prompts, outcomes: what was run.
+            decided: what decided.
+            known: warnings so far.
+        """
+        threshold = decided.threshold
         gates_open = sum(outcome.gate_open for outcome in outcomes)
-        warnings = []
-        if config.gate == "page" and gates_open in (0, len(outcomes)):
+        warnings = [*known]
+        if threshold is not None and gates_open in (0, len(outcomes)):
             never = "never opened: every answer is the full cache's" if gates_open == 0 else None
             warnings.append(
                 f"the gate {never or 'always opened: every answer is the plain evictor’s'} "
@@ -58,16 +73,31 @@ class RunSummary:
                 f"anywhere."
             )
         if threshold is not None and threshold.sigma == 0:
-            warnings.append("all D of the pilot are equal: the gate cannot tell its prompts apart.")
-        if config.gate == "page":
+            name = "D" if threshold.signal == "drop" else threshold.signal
+            warnings.append(
+                f"all {name} of the pilot are equal: the gate cannot tell its prompts apart."
+            )
+        if threshold is not None and threshold.undecided:
+            low, high = threshold.interval or (threshold.tau, threshold.tau)
+            warnings.append(
+                f"τ = {threshold.tau:.4f} lies in [{low:.4f}, {high:.4f}] (bootstrap, 95 %, n = "
+                f"{threshold.pilot_n}), which leaves {threshold.undecided:.0%} of the pilot open."
+            )
+        if isinstance(decided.gate, TaskOracle):
+            tasks = {prompt.task for prompt in prompts}
+            warnings += [
+                f"gate.closed={name} is no task of this run." for name in decided.gate.unused(tasks)
+            ]
+        if threshold is not None:
             warnings += _length_warning(prompts)
         warnings += _budget_warning(config, outcomes)
         return cls(
             threshold=threshold,
             samples=len(outcomes),
             gates_open=gates_open,
-            evicted=sum(outcome.kept_all_because is None for outcome in outcomes),
+            evicted=sum(outcome.answer.kept_all_because is None for outcome in outcomes),
             warnings=tuple(warnings),
+            pilot=_pilot(config, threshold),
         )
 
     def to_config(self) -> dict[str, Any]:
@@ -79,12 +109,21 @@ class RunSummary:
             "mu": threshold and threshold.mu,
             "sigma": threshold and threshold.sigma,
             "pilot_n": threshold.pilot_n if threshold else 0,
-            "pilot": "prompts of this run" if threshold and threshold.pilot_n else None,
+            "tau_interval": threshold and threshold.interval,
+            "undecided": threshold and threshold.undecided,
+            "tau_labels": str(LABEL_NEEDS[threshold.rule]) if threshold else None,
+            "pilot": self.pilot,
             "samples": self.samples,
             "gates_open": self.gates_open,
             "evicted": self.evicted,
             "warnings": list(self.warnings),
         }
+
+
+def _pilot(config: PageConfig, threshold: Threshold | None) -> str | None:
+    if not config.reads_pilot:
+        return None
+    return config.calibration or "prompts of this run: pilot = test inputs"
 
 
 def _length_warning(prompts: Sequence[Prompt]) -> list[str]:
@@ -105,7 +144,7 @@ def _length_warning(prompts: Sequence[Prompt]) -> list[str]:
 def _budget_warning(config: PageConfig, outcomes: Sequence[Outcome]) -> list[str]:
     """A warning where prompts are too short for the budget: more was kept than it says."""
     least = config.n_sink + config.n_recent + FREE_MINIMUM
-    lengths = [o.context_tokens or o.prompt_tokens for o in outcomes if o.gate_open]
+    lengths = [o.seen.context_tokens or o.seen.prompt_tokens for o in outcomes if o.gate_open]
     short = sum(budget_share(config.budget, length) < min(least, length) for length in lengths)
     if not short or config.evictor == "none":
         return []

@@ -18,8 +18,8 @@ SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What was observed, decided and kept for one prompt.
+class Seen:
+    """What the prefill of one prompt showed.
 
     Attributes:
         prompt_tokens: T, after truncation.
@@ -27,14 +27,13 @@ class Measured:
         agreement: mean head agreement, one value per layer with full attention.
         full_attention_layers: which layers these are; only they are observed and evicted.
         drop: D.
-        gate_open: whether the gate let the evictor act.
-        kept_all_because: why nothing was evicted; None where something was.
-        kept_tokens: kept prompt entries, averaged over layers and KV heads; a sliding-window layer
-            counts in full with what the model itself keeps.
-        kept_kv: kept entries / full entries, counted in the cache once the prompt is complete.
-        kv_bytes_full, kv_bytes_kept: bytes of the prompt's keys and values, before and after.
-        kv_bytes_allocated: bytes of the buffers they stand in, room for the answer included.
-        prefill_s, gate_s, evict_s, decode_s: seconds.
+        signals: D and what else was asked for, by name (see `signals.SIGNALS`).
+        pair_agreement: per layer, the agreement of each pair of heads i < j in lexicographic
+            order; None unless asked for.
+        margin: per layer and query head, κ (see `window.window_statistics`); None unless asked
+            for.
+        kv_bytes_full: bytes of the prompt's keys and values where nothing is evicted.
+        prefill_s, gate_s: seconds.
     """
 
     prompt_tokens: int
@@ -42,21 +41,47 @@ class Measured:
     agreement: list[float]
     full_attention_layers: list[int]
     drop: float
-    gate_open: bool
-    kept_all_because: str | None
-    kept_tokens: float
-    kept_kv: float
+    signals: dict[str, float]
+    pair_agreement: list[list[float]] | None
+    margin: list[list[float]] | None
     kv_bytes_full: int
-    kv_bytes_kept: int
-    kv_bytes_allocated: int
     prefill_s: float
     gate_s: float
-    evict_s: float
-    decode_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace(Measured):
+class Answered:
+    """What an answer from an evicted or full cache took.
+
+    Attributes:
+        kept_all_because: why nothing was evicted; None where something was.
+        kept_tokens: kept prompt entries, averaged over layers and KV heads; a sliding-window layer
+            counts in full with what the model itself keeps.
+        kept_kv: kept entries / full entries, counted in the cache once the prompt is complete.
+        kv_bytes_kept: bytes of the keys and values that are left of the prompt.
+        kv_bytes_allocated: bytes of the buffers they stand in, room for the answer included.
+        evict_s: seconds.
+        decode_s: seconds, of all answers that were decoded together.
+        decode_rows: how many these are.
+        mean_token_entropy: mean over the answer's tokens of the entropy of the distribution that
+            each was chosen from, in nats.
+        repetition: share of repeated 4-grams of tokens, see `distress.repetition`.
+    """
+
+    kept_all_because: str | None
+    kept_tokens: float
+    kept_kv: float
+    kv_bytes_kept: int
+    kv_bytes_allocated: int
+    evict_s: float
+    decode_s: float
+    decode_rows: int
+    mean_token_entropy: float
+    repetition: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace(Seen, Answered):
     """All that is known of one sample: what was asked, measured and answered.
 
     Attributes:
@@ -70,8 +95,11 @@ class Trace(Measured):
         evictor, evictor_args, granularity, score_norm, budget: the arm's eviction.
         n_sink, recent, window, top_k: protected positions, observation window, size of key sets.
         compress: `prompt` or `context`, what was observed and evicted.
-        gate, tau_variant, tau: the arm's gate; tau is None where the gate reads none.
-        z: (D − μ)/σ over the pilot; None without one.
+        gate, gate_args, tau_variant, tau: the arm's gate; tau is None where the gate reads none.
+        gate_open: whether the answer is the evictor's; else it is the full cache's.
+        discarded_s: seconds spent on answers that a gate read and discarded, a second prefill
+            included where the cache would have been gone.
+        z: (signal − μ)/σ over the pilot; None without one.
         truncated_tokens: prompt tokens that truncation removed.
         new_tokens: answer tokens, a final end-of-sequence token included.
         answer: the answer as it was scored.
@@ -99,8 +127,11 @@ class Trace(Measured):
     top_k: int
     compress: str
     gate: str
+    gate_args: dict[str, Any]
     tau_variant: str | None
     tau: float | None
+    gate_open: bool
+    discarded_s: float
     z: float | None
     truncated_tokens: int
     new_tokens: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
@@ -58,8 +59,7 @@ def snapkv(
         return heads
     before = LENGTH - window
     pooled = [pool(row[:before], size, how) for row in heads]
-    top = max(max(row) for row in pooled) + 1
-    return [row + [top] * window for row in pooled]
+    return [row + [math.inf] * window for row in pooled]
 
 
 def h2o(
@@ -75,9 +75,8 @@ def h2o(
 
     heads = over_heads(layer, mass, reduction)
     if form == "published":
-        top = max(max(row) for row in heads) + 1
         for row in heads:
-            row[LENGTH - n_keep // 2 :] = [top] * (n_keep // 2)
+            row[LENGTH - n_keep // 2 :] = [math.inf] * (n_keep // 2)
     return heads
 
 
@@ -136,6 +135,15 @@ def within(weights: list[Fraction], total: int, least: int, most: int) -> list[F
 
 def pyramid_weights(n_layers: int, bottom: Fraction, top: Fraction) -> list[Fraction]:
     return [bottom + (top - bottom) * Fraction(i, max(n_layers - 1, 1)) for i in range(n_layers)]
+
+
+def pyramid_line(n_layers: int, mean: int, beta: Fraction, most: int) -> list[Fraction]:
+    """Free entries of each layer on a line with this mean, the first layer's at most `most`."""
+    bottom = min(2 * mean - mean / beta, Fraction(most))
+    if n_layers == 1:
+        return [Fraction(mean)]
+    step = 2 * (bottom - mean) / (n_layers - 1)
+    return [bottom - i * step for i in range(n_layers)]
 
 
 def best_per_head(rows: numpy.ndarray, k: int) -> list[int]:

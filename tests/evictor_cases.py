@@ -19,6 +19,7 @@ from page_bench.eviction import KeepPlan, positions_to_keep, scores_of
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import Granularity, LayerView
 from page_bench.prefill import prefill
+from page_bench.scoring import Scorer
 
 CASES = ("llama", "qwen2", "qwen3")
 """Keys of `tiny_models.FAMILIES`: grouped queries; with biases; with query and key norms."""
@@ -63,9 +64,9 @@ def engine_scores(
     model = case(family).model
     with observing(model):
         filled = prefill(
-            model, case(family).ids, window=WINDOW, room=1, evictor=evictor, n_keep=n_keep
+            model, case(family).ids, window=WINDOW, room=1, scorers=[Scorer(evictor, n_keep)]
         )
-    return scores_of(evictor, filled, n_keep, prompt_seed=0)
+    return scores_of(evictor, filled, n_keep)
 
 
 def engine_keep(
@@ -87,9 +88,9 @@ def engine_keep(
     evictor, model = config.make_evictor(), case(family).model
     with observing(model):
         filled = prefill(
-            model, case(family).ids, window=WINDOW, room=1, evictor=evictor, n_keep=n_keep
+            model, case(family).ids, window=WINDOW, room=1, scorers=[Scorer(evictor, n_keep)]
         )
-    plan = positions_to_keep(evictor, filled, config, prompt_seed=0)
+    plan = positions_to_keep(evictor, filled, config)
     assert isinstance(plan, KeepPlan)
     return [[[i for i, stays in enumerate(s) if stays] for s in row] for row in plan.members]
 
@@ -144,7 +145,9 @@ def hand_made(keys: Tensor, values: Tensor, queries: Tensor, **changes: Any) -> 
     }
     known: dict[str, Any] = {
         "index": 0,
+        "layer": 0,
         "n_layers": 2,
+        "n_model_layers": 2,
         "prompt_tokens": length,
         "keys": keys,
         "values": values,

@@ -12,10 +12,12 @@ from tiny_models import random_prompt, randomised, small_config
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from page_bench import attention
+from page_bench import attention, capture
 from page_bench.errors import UsageError
+from page_bench.evictors import make_evictor
 from page_bench.evictors.base import Evictor, LayerView, Need
 from page_bench.prefill import prefill
+from page_bench.scoring import Scorer
 
 LENGTH = 70
 
@@ -31,7 +33,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curious(Evictor):
     """Reads everything, and hands it to the test."""
 
@@ -57,10 +59,17 @@ class Curious(Evictor):
         return torch.zeros(layer.n_kv_heads, layer.prompt_tokens)
 
 
-def seen_by(model: PreTrainedModel, ids: Tensor) -> list[LayerView]:
-    evictor = Curious([])
+@dataclass(frozen=True, eq=False)
+class ReadsAllQueries(Curious):
+    @property
+    def query_rows(self) -> int:
+        return 10_000
+
+
+def seen_by(model: PreTrainedModel, ids: Tensor, of: type[Curious] = Curious) -> list[LayerView]:
+    evictor = of([])
     with attention.observing(model):
-        prefill(model, ids, window=8, room=1, evictor=evictor)
+        prefill(model, ids, window=8, room=1, scorers=[Scorer(evictor, 0)])
     return evictor.seen
 
 
@@ -133,10 +142,113 @@ def test_only_one_layer_is_held_at_a_time() -> None:
     ids = random_prompt(LENGTH) % 90 + 5
     evictor = Curious([])
     with attention.observing(model):
-        filled = prefill(model, ids, window=8, room=1, evictor=evictor)
+        filled = prefill(model, ids, window=8, room=1, scorers=[Scorer(evictor, 0)])
     assert all(not recorded for recorded in filled.observation.recorded)
-    assert filled.scores is not None
-    assert len(filled.scores) == 4
+    (scores,) = filled.scores.values()
+    assert len(scores) == 4
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "gemma4_unified_text"])
+def test_asking_a_layer_again_leaves_the_cache_and_its_arguments_alone(family: str) -> None:
+    model = randomised(small_config(family))
+    ids = random_prompt(20) % 90 + 5
+    with attention.observing(model):
+        plain = prefill(model, ids, window=8, room=30)
+        filled = prefill(model, ids, window=8, room=30, scorers=[Scorer(Curious([]), 0)])
+    assert torch.equal(filled.logits, plain.logits)
+    for layer, expected in zip(filled.cache.layers, plain.cache.layers, strict=True):
+        assert layer.keys.shape == expected.keys.shape
+        assert torch.equal(layer.keys, expected.keys)
+        assert torch.equal(layer.values, expected.values)
+
+
+@pytest.mark.parametrize("family", ["phi", "persimmon", "gpt_neox", "gemma4_unified_text", "glm"])
+def test_families_rotate_as_their_own_next_positions(family: str) -> None:
+    """Partly rotated heads, and functions that take queries alone: R is the mean of the next."""
+    length = 40
+    model = randomised(small_config(family))
+    # All tokens are equal, so that the first layer's queries differ by their rotation alone.
+    ids = torch.full((1, length + 512), 7)
+    (before, *_), (longer, *_) = (
+        seen_by(model, ids[:, :length]),
+        seen_by(model, ids, ReadsAllQueries),
+    )
+    expected = longer.window_queries[:, length:].mean(1)
+    found = before.queries_before_rotation[:, 0] @ before.future_rotation
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
+    assert not torch.allclose(found, before.queries_before_rotation[:, 0], atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("length", [300, 3000])
+def test_the_future_rotation_is_close_in_half_precision(dtype: torch.dtype, length: int) -> None:
+    changes = {"num_hidden_layers": 1, "max_position_embeddings": 4096}
+    model = randomised(small_config("llama", **changes))
+    ids = random_prompt(length) % 90 + 5
+    (exact,) = seen_by(model, ids)
+    inverse = model.model.rotary_emb.inv_freq.clone()
+    model = model.to(dtype)
+    # As where weights are loaded in this dtype: the frequencies stay what they are.
+    model.model.rotary_emb.inv_freq = inverse
+    (found,) = seen_by(model, ids)
+    torch.testing.assert_close(found.future_rotation, exact.future_rotation, atol=0.02, rtol=0)
+
+
+def test_a_rotation_that_does_not_make_the_attended_queries_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = randomised(small_config("llama"))
+    ids = random_prompt(20) % 90 + 5
+    right = capture._before_rotation
+
+    def other(module: Any, call: Any) -> capture.Probed:
+        probed = right(module, call)
+        return capture.Probed(probed.query.roll(1, -1), probed.key)
+
+    monkeypatch.setattr(capture, "_before_rotation", other)
+    with pytest.raises(UsageError, match="a rotation of its queries that can be continued"):
+        seen_by(model, ids)
+
+
+@pytest.mark.parametrize("family", ["gptj", "codegen", "hunyuan_v1_dense"])
+def test_a_rotation_that_cannot_be_continued_is_one_sentence(family: str) -> None:
+    """Tables in another order, and norms after the rotation that do not commute with it."""
+    model = randomised(small_config(family))
+    with pytest.raises(UsageError, match=r"the evictor reads .* choose another evictor"):
+        seen_by(model, random_prompt(20) % 90 + 5)
+
+
+@pytest.mark.parametrize("title", ["gptj", "codegen"])
+def test_keys_before_a_rotation_of_another_form_are_refused(title: str) -> None:
+    model = randomised(small_config(title))
+    evictor = make_evictor("leverage", {}, "head")
+    with attention.observing(model), pytest.raises(UsageError, match="its rotary embedding"):
+        prefill(model, random_prompt(20) % 90 + 5, window=8, room=1, scorers=[Scorer(evictor, 9)])
+
+
+@pytest.mark.parametrize("title", ["knorm", "keydiff", "manifoldkv", "lagkv", "adakv(knorm)"])
+def test_latents_are_not_read_as_keys(title: str) -> None:
+    model = randomised(small_config("deepseek_v3"))
+    evictor = make_evictor(title, {}, "head")
+    ids = random_prompt(20) % 90 + 5
+    with attention.observing(model):
+        with pytest.raises(UsageError, match=r"reads keys.*holds latents.* such as snapkv"):
+            prefill(model, ids, window=8, room=1, scorers=[Scorer(evictor, 9)])
+        for other in ("snapkv", "h2o", "streamingllm", "random"):
+            allowed = make_evictor(other, {}, "head")
+            filled = prefill(model, ids, window=8, room=1, scorers=[Scorer(allowed, 9)])
+            assert len(filled.scored_by(allowed, 9)) == 4
+
+
+def test_the_output_projection_does_not_see_a_bias() -> None:
+    model = randomised(small_config("starcoder2", num_hidden_layers=1, use_bias=True))
+    model = model.bfloat16()
+    projection = model.model.layers[0].self_attn.o_proj
+    projection.bias.data.fill_(100.0)
+    (view,) = seen_by(model, random_prompt(20) % 90 + 5)
+    heads = len(view.output_projection)
+    assert torch.equal(view.output_projection.flatten(0, 1), projection.weight.T)
+    assert heads == model.config.num_attention_heads
 
 
 @pytest.mark.parametrize("model_type", ["deepseek_v3", "gpt2"])

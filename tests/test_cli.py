@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -35,7 +36,10 @@ def test_command_reports_usage_errors(
     def fail(argv: list[str]) -> int:
         raise UsageError(f"bad {argv}.")
 
-    monkeypatch.setitem(cli.COMMANDS, "fail", cli.Command("", fail))
+    module = ModuleType("failing_command")
+    vars(module)["run"] = fail
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(cli.COMMANDS, "fail", cli.Command("", module.__name__))
     assert cli.main(["fail", "--x"]) == 1
     assert capsys.readouterr().err == "page-bench: bad ['--x'].\n"
 

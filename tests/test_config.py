@@ -14,6 +14,7 @@ from lm_eval.utils import simple_parse_args_string
 from page_bench.config import PageConfig, is_ours, unknown_argument
 from page_bench.errors import UsageError
 from page_bench.evictors import evictor_class, evictor_names
+from page_bench.gating.decision import without_pilot
 
 
 def test_defaults_are_those_of_the_paper() -> None:
@@ -35,18 +36,15 @@ def test_recent_follows_the_window_unless_it_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tau", "value", "variant"),
-    [
-        ("fixed", 0.07, "fixed"),
-        (0.04, 0.04, "number"),
-        (-1.0, -1.0, "number"),
-        ("zscore", None, "zscore"),
-    ],
+    ("tau", "value", "rule"),
+    [("fixed", 0.07, "fixed"), (0.04, 0.04, "number"), (-1.0, -1.0, "number")],
 )
-def test_tau_is_a_number_or_a_rule(tau: Any, value: float | None, variant: str) -> None:
+def test_tau_is_a_number_or_a_rule(tau: Any, value: float, rule: str) -> None:
     config = PageConfig.from_arguments({"tau": tau})
-    assert config.fixed_tau == value
-    assert config.tau_variant == variant
+    assert not config.needs_pilot
+    threshold = without_pilot(config).threshold
+    assert threshold is not None
+    assert (threshold.tau, threshold.rule) == (value, rule)
 
 
 def test_no_pilot_is_needed_where_nothing_is_gated() -> None:
@@ -79,9 +77,12 @@ def test_no_pilot_is_needed_where_nothing_is_gated() -> None:
         ({"pilot_size": 1}, "pilot_size=1 is not allowed"),
         ({"truncation": "right"}, "truncation=right does not exist"),
         ({"truncation": True}, "truncation=True does not exist"),
-        ({"trace": 7}, "trace=7 is not a folder name"),
-        ({"trace": ""}, "trace='' is not a folder name"),
-        ({"tau": None}, "tau=None does not exist; allowed are zscore, fixed or a number"),
+        ({"trace": 7}, "trace=7 is not the name of a folder"),
+        ({"trace": ""}, "trace='' is not the name of a folder"),
+        (
+            {"tau": None},
+            "tau=None does not exist; allowed are zscore, fixed, midpoint, quantile or a number",
+        ),
         ({"evictor": "SNAPKV"}, r"did you mean snapkv\?"),
         ({"evictor": "../snapkv"}, "does not exist"),
         ({"evictor": "base"}, "evictor=base does not exist"),

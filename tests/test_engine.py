@@ -16,15 +16,17 @@ from transformers import PreTrainedModel
 
 from page_bench import attention
 from page_bench.budget import BudgetPlan
-from page_bench.calibration import zscore_threshold
 from page_bench.config import PageConfig
-from page_bench.decode import AnswerRequest, decode, decoding_rules
-from page_bench.engine import Engine, Outcome, Prompt
+from page_bench.decode import AnswerRequest, Decoded, Row, decode, decoding_rules
+from page_bench.engine import Engine, Outcome
 from page_bench.errors import UsageError
 from page_bench.eviction import KeepPlan, evict, positions_to_keep
 from page_bench.evictors.base import Evictor, Granularity, LayerView
 from page_bench.evictors.h2o import H2O
+from page_bench.gating.threshold import Threshold, zscore_threshold
 from page_bench.prefill import forward, prefill
+from page_bench.prompt import Prompt
+from page_bench.scoring import Scorer
 
 attention.register()
 
@@ -52,6 +54,12 @@ def engine(family: str, **arguments: Any) -> Engine:
     return Engine(observed(family), tokenizer, PageConfig(**{**SMALL, **arguments}))
 
 
+def run(arm: Engine, prompts: list[Prompt]) -> tuple[list[Outcome], Threshold | None]:
+    """Outcomes, and τ with its origin."""
+    outcomes, decided = arm.run(prompts)
+    return outcomes, decided.threshold
+
+
 def shared(keep: KeepPlan | str) -> list[int]:
     """The positions of the one keep set of all layers and heads."""
     assert isinstance(keep, KeepPlan)
@@ -61,7 +69,7 @@ def shared(keep: KeepPlan | str) -> list[int]:
 
 
 def answers(outcomes: list[Outcome]) -> list[list[int]]:
-    return [outcome.answer_ids for outcome in outcomes]
+    return [outcome.answer.answer_ids for outcome in outcomes]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -72,7 +80,7 @@ def test_full_cache_answers_equal_generate(
 ) -> None:
     stock = tiny_model(family)
     prompts = [prompt(seed, length, **generation) for seed, length in enumerate((1, 30, 41, 220))]
-    outcomes, _ = engine(family, **arm).run(prompts)
+    outcomes, _ = run(engine(family, **arm), prompts)
     for given, outcome in zip(prompts, outcomes, strict=True):
         ids = torch.tensor([given.input_ids])
         expected = stock.generate(
@@ -83,9 +91,9 @@ def test_full_cache_answers_equal_generate(
             pad_token_id=stock.config.pad_token_id,
             **generation,
         )
-        assert outcome.answer_ids == expected[0, ids.shape[1] :].tolist()
-        assert outcome.kept_kv == 1.0
-        assert outcome.kept_all_because is not None
+        assert outcome.answer.answer_ids == expected[0, ids.shape[1] :].tolist()
+        assert outcome.answer.kept_kv == 1.0
+        assert outcome.answer.kept_all_because is not None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -94,7 +102,7 @@ def test_removing_entries_equals_masking_them(family: str) -> None:
     ids = random_prompt(LENGTH)
     config = PageConfig(**SMALL)  # type: ignore[arg-type]
     filled = prefill(model, ids, window=config.window, room=NEW)
-    keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed=0)
+    keep = positions_to_keep(config.make_evictor(), filled, config)
     assert isinstance(keep, KeepPlan)
     cache = evict(filled, keep, NEW + 1, without_last=True)
     logits = forward(model, ids[:, -1:], cache, torch.tensor([[LENGTH - 1]]))
@@ -103,7 +111,8 @@ def test_removing_entries_equals_masking_them(family: str) -> None:
     request = AnswerRequest(NEW, (), {"do_sample": False, "eos_token_id": None})
     tokenizer = tiny_tokenizer(FAMILIES[family].with_bos)
     rules = decoding_rules(model, tokenizer, ids, request)
-    assert decode(model, cache, logits, ids, rules, NEW, seed=0) == tokens
+    (answer,) = decode(model, [Row(cache, logits, rules, 0)], ids, NEW)
+    assert answer.ids == tokens
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -113,7 +122,7 @@ def test_a_question_is_read_through_the_compressed_context(family: str) -> None:
     model, ids = tiny_model(family), torch.tensor([prompt(0).input_ids])
     full = prompt(0, context_tokens=context, **eos)
     arm = engine(family, gate="open")
-    (plain,), _ = arm.run([full])
+    (plain,), _ = run(arm, [full])
     expected_keep = reference.keep_positions(
         "snapkv",
         reference.eager_attentions(model, ids[:, :context]),
@@ -122,16 +131,18 @@ def test_a_question_is_read_through_the_compressed_context(family: str) -> None:
         window=16,
     )
     expected = reference.greedy_after_context(model, ids, context, expected_keep, NEW)
-    assert plain.answer_ids == expected
+    assert plain.answer.answer_ids == expected
     # Of the context a quarter is kept, and all of the question.
-    assert plain.kept_tokens == len(expected_keep) + LENGTH - context == 47 + 30
-    assert plain.kept_kv == plain.kept_tokens / LENGTH
-    assert plain.kv_bytes_kept / plain.kv_bytes_full == pytest.approx(plain.kept_kv)
+    assert plain.answer.kept_tokens == len(expected_keep) + LENGTH - context == 47 + 30
+    assert plain.answer.kept_kv == plain.answer.kept_tokens / LENGTH
+    assert plain.answer.kv_bytes_kept / plain.seen.kv_bytes_full == pytest.approx(
+        plain.answer.kept_kv
+    )
     # D is the context's own.
-    (alone,), _ = arm.run([prompt(0, **eos)])
+    (alone,), _ = run(arm, [prompt(0, **eos)])
     window = reference.eager_attention_window(model, ids[:, :context], 16)
-    assert plain.drop == pytest.approx(reference.head_agreement_drop(window, 32), abs=1e-5)
-    assert plain.drop != alone.drop
+    assert plain.seen.drop == pytest.approx(reference.head_agreement_drop(window, 32), abs=1e-5)
+    assert plain.seen.drop != alone.seen.drop
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -139,13 +150,13 @@ def test_a_question_is_read_through_the_compressed_context(family: str) -> None:
 def test_a_question_read_after_a_full_context_changes_nothing(
     family: str, arm: dict[str, Any]
 ) -> None:
-    whole = engine(family, gate="closed").run([prompt(seed) for seed in range(3)])[0]
+    whole = run(engine(family, gate="closed"), [prompt(seed) for seed in range(3)])[0]
     split = [prompt(seed, context_tokens=100 + 59 * seed) for seed in range(3)]
-    outcomes = engine(family, **arm).run(split)[0]
+    outcomes = run(engine(family, **arm), split)[0]
     assert answers(outcomes) == answers(whole)
-    assert [outcome.kept_kv for outcome in outcomes] == [1, 1, 1]
-    assert [outcome.kv_bytes_full for outcome in outcomes] == [
-        outcome.kv_bytes_full for outcome in whole
+    assert [outcome.answer.kept_kv for outcome in outcomes] == [1, 1, 1]
+    assert [outcome.seen.kv_bytes_full for outcome in outcomes] == [
+        outcome.seen.kv_bytes_full for outcome in whole
     ]
 
 
@@ -167,8 +178,8 @@ def test_kept_positions_equal_the_reference(
     model = observed(family)
     ids = random_prompt(LENGTH, seed=5)
     config = PageConfig(evictor=evictor, evictor_args=options, budget=budget, window=16, recent=20)
-    filled = prefill(model, ids, window=16, room=1, evictor=config.make_evictor())
-    keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed=0)
+    filled = prefill(model, ids, window=16, room=1, scorers=[Scorer(config.make_evictor(), 0)])
+    keep = positions_to_keep(config.make_evictor(), filled, config)
     expected = reference.keep_positions(
         evictor,
         reference.eager_attentions(model, ids),
@@ -183,11 +194,12 @@ def test_kept_positions_equal_the_reference(
 
 def test_random_keeps_other_positions_for_other_prompts_and_seeds_only() -> None:
     model = observed("llama")
-    filled = prefill(model, random_prompt(LENGTH), window=16, room=1)
 
     def kept(prompt_seed: int, seed: int) -> list[int]:
+        ids = random_prompt(LENGTH)
+        filled = prefill(model, ids, window=16, room=1, prompt_seed=prompt_seed)
         config = PageConfig(evictor="random", evictor_args={"seed": seed}, **SMALL)  # type: ignore[arg-type]
-        keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed)
+        keep = positions_to_keep(config.make_evictor(), filled, config)
         return shared(keep)
 
     assert kept(1, 0) == kept(1, 0)
@@ -203,81 +215,81 @@ def test_a_gated_answer_is_the_plain_or_the_full_one(
     arm: dict[str, Any] = {"evictor": evictor, "granularity": granularity}
     if evictor in CHECKPOINT_EVICTORS:
         arm["evictor_args"] = {"checkpoint": checkpoints[evictor]}
-    full, _ = engine("llama", gate="closed", **arm).run(prompts)
-    plain, _ = engine("llama", gate="open", **arm).run(prompts)
-    gated, threshold = engine("llama", **arm).run(prompts)
+    full, _ = run(engine("llama", gate="closed", **arm), prompts)
+    plain, _ = run(engine("llama", gate="open", **arm), prompts)
+    gated, threshold = run(engine("llama", **arm), prompts)
     assert threshold is not None
     assert {outcome.gate_open for outcome in gated} == {True, False}
     for one, unevicted, evicted in zip(gated, full, plain, strict=True):
-        assert one.drop == unevicted.drop == evicted.drop
-        assert one.gate_open == (one.drop >= threshold.tau)
+        assert one.seen.drop == unevicted.seen.drop == evicted.seen.drop
+        assert one.gate_open == (one.seen.drop >= threshold.tau)
         same = evicted if one.gate_open else unevicted
-        assert one.answer_ids == same.answer_ids
-        assert one.kept_kv == same.kept_kv
-    kept = sum(outcome.kept_kv for outcome in gated) / len(gated)
-    expected = [p.kept_kv if g.gate_open else 1.0 for g, p in zip(gated, plain, strict=True)]
+        assert one.answer.answer_ids == same.answer.answer_ids
+        assert one.answer.kept_kv == same.answer.kept_kv
+    kept = sum(outcome.answer.kept_kv for outcome in gated) / len(gated)
+    expected = [p.answer.kept_kv if g.gate_open else 1.0 for g, p in zip(gated, plain, strict=True)]
     assert kept == pytest.approx(sum(expected) / len(expected))
     if evictor != "none":
         assert kept < 1
 
 
 def test_prompts_decided_before_tau_was_known_are_decided_anew() -> None:
-    prompts = [prompt(seed) for seed in range(12)]
+    prompts = [prompt(seed) for seed in range(60, 74)]
     arm = engine("llama")
     guesses: list[tuple[float, bool]] = []
     answer = arm._answer
 
     def watched(*args: Any) -> Outcome:
         outcome = answer(*args)
-        guesses.append((outcome.drop, outcome.gate_open))
+        guesses.append((outcome.seen.drop, outcome.gate_open))
         return outcome
 
     arm._answer = watched  # type: ignore[method-assign, assignment]
-    outcomes, threshold = arm.run(prompts)
+    outcomes, threshold = run(arm, prompts)
     assert threshold is not None
-    wrong = [drop for drop, gate_open in guesses[:12] if gate_open != (drop >= threshold.tau)]
+    wrong = [drop for drop, gate_open in guesses[:14] if gate_open != (drop >= threshold.tau)]
     assert wrong, "no guess was wrong: the test shows nothing"
-    assert guesses[12:] == [(drop, drop >= threshold.tau) for drop in wrong]
-    assert all(o.gate_open == (o.drop >= threshold.tau) for o in outcomes)
+    assert guesses[14:] == [(drop, drop >= threshold.tau) for drop in wrong]
+    assert all(o.gate_open == (o.seen.drop >= threshold.tau) for o in outcomes)
 
 
 def test_the_threshold_comes_from_the_pilot_alone_and_not_from_repeats() -> None:
     prompts = [prompt(seed) for seed in range(6)]
     repeats = [dataclasses.replace(prompts[0], repeat=r) for r in (1, 2)]
-    _, alone = engine("llama").run(prompts)
-    outcomes, repeated = engine("llama").run(prompts + repeats)
+    _, alone = run(engine("llama"), prompts)
+    outcomes, repeated = run(engine("llama"), prompts + repeats)
     assert alone == repeated
     assert alone is not None
     assert alone.pilot_n == 6
-    drops = [outcome.drop for outcome in outcomes[:6]]
+    drops = [outcome.seen.drop for outcome in outcomes[:6]]
     assert alone.tau == pytest.approx(zscore_threshold(drops, -0.69).tau)
-    small, threshold = engine("llama", pilot_size=3).run(prompts)
+    small, threshold = run(engine("llama", pilot_size=3), prompts)
     assert threshold is not None
     assert threshold.pilot_n == 3
-    assert [o.gate_open for o in small] == [o.drop >= threshold.tau for o in small]
+    assert [o.gate_open for o in small] == [o.seen.drop >= threshold.tau for o in small]
 
 
 def test_one_prompt_cannot_be_its_own_pilot() -> None:
     with pytest.raises(UsageError, match="at least 2 prompts"):
-        engine("llama").run([prompt(0)])
+        run(engine("llama"), [prompt(0)])
 
 
 def test_the_cache_really_shrinks() -> None:
-    (plain,), _ = engine("qwen3", gate="open").run([prompt(0)])
-    (full,), _ = engine("qwen3", gate="closed").run([prompt(0)])
+    (plain,), _ = run(engine("qwen3", gate="open"), [prompt(0)])
+    (full,), _ = run(engine("qwen3", gate="closed"), [prompt(0)])
     n_keep = reference.keep_count(0.25, LENGTH, recent=16)
-    assert plain.kept_tokens == n_keep
-    assert plain.kept_kv == n_keep / LENGTH
+    assert plain.answer.kept_tokens == n_keep
+    assert plain.answer.kept_kv == n_keep / LENGTH
     # 4 layers, 2 KV heads, keys and values of 16 fp32 numbers.
-    assert full.kv_bytes_kept == full.kv_bytes_full == 4 * 2 * LENGTH * 2 * 16 * 4
-    assert plain.kv_bytes_kept == 4 * 2 * n_keep * 2 * 16 * 4
+    assert full.answer.kv_bytes_kept == full.seen.kv_bytes_full == 4 * 2 * LENGTH * 2 * 16 * 4
+    assert plain.answer.kv_bytes_kept == 4 * 2 * n_keep * 2 * 16 * 4
 
 
 def test_a_prompt_too_short_to_evict_keeps_everything_and_says_so() -> None:
-    outcomes, _ = engine("llama", gate="open").run([prompt(0, 24), prompt(1, 25)])
-    assert [o.kept_all_because for o in outcomes] == ["prompt too short", None]
+    outcomes, _ = run(engine("llama", gate="open"), [prompt(0, 24), prompt(1, 25)])
+    assert [o.answer.kept_all_because for o in outcomes] == ["prompt too short", None]
     assert outcomes[0].gate_open
-    assert [o.kept_tokens for o in outcomes] == [24, 24]
+    assert [o.answer.kept_tokens for o in outcomes] == [24, 24]
 
 
 def test_the_last_prompt_token_stands_in_the_cache_once() -> None:
@@ -299,16 +311,16 @@ def test_while_decoding_neither_the_full_cache_nor_the_observation_is_alive(
     alive: list[int] = []
     stock = decode
 
-    def counted(*args: Any, **kwargs: Any) -> list[int]:
+    def counted(*args: Any, **kwargs: Any) -> list[Decoded]:
         long = [
             t for t in gc.get_objects() if issubclass(type(t), torch.Tensor) and length in t.shape
         ]
         alive.append(sum(t.numel() for t in long if t.is_floating_point()))
         return stock(*args, **kwargs)
 
-    monkeypatch.setattr("page_bench.engine.decode", counted)
-    engine("llama", gate="open", evictor="h2o").run([prompt(0, length)])
-    engine("llama", gate="closed").run([prompt(0, length)])
+    monkeypatch.setattr("page_bench.prompt_pass.decode", counted)
+    run(engine("llama", gate="open", evictor="h2o"), [prompt(0, length)])
+    run(engine("llama", gate="closed"), [prompt(0, length)])
     assert alive[0] == 0
     assert alive[1] > 0  # the closed gate goes on with all entries
 
@@ -336,7 +348,8 @@ class Odd(Evictor):
         (Odd(torch.rand(2, LENGTH - 1)), r"must give floating point of shape .* = \(2, 220\)"),
         (Odd(torch.rand(LENGTH)), "must give floating point"),
         (Odd(torch.zeros(2, LENGTH, dtype=torch.int64)), "scored with torch.int64"),
-        (Odd(torch.full((2, LENGTH), math.inf)), "infinite or not a number"),
+        (Odd(torch.full((2, LENGTH), -math.inf)), "minus infinity or not a number"),
+        (Odd(torch.full((2, LENGTH), math.nan)), "minus infinity or not a number"),
         (Odd(torch.rand(2, LENGTH), torch.full((4,), 60)), r"it must give \(layers, KV heads\)"),
         (Odd(torch.rand(2, LENGTH), torch.full((4, 2), 19)), "keeps 19 positions"),
         (Odd(torch.rand(2, LENGTH), torch.full((4, 2), 221)), "keeps 221 positions"),
@@ -346,26 +359,26 @@ class Odd(Evictor):
 def test_an_evictor_that_breaks_its_contract_is_named(evictor: Evictor, sentence: str) -> None:
     filled = prefill(observed("llama"), random_prompt(LENGTH), window=16, room=1)
     with pytest.raises(UsageError, match=sentence) as raised:
-        positions_to_keep(evictor, filled, PageConfig(**SMALL), prompt_seed=0)  # type: ignore[arg-type]
+        positions_to_keep(evictor, filled, PageConfig(**SMALL))  # type: ignore[arg-type]
     assert "evictor odd" in str(raised.value)
 
 
 def test_an_evictor_that_does_not_say_what_it_needs_is_told_so() -> None:
     filled = prefill(observed("llama"), random_prompt(LENGTH), window=16, room=1)
     with pytest.raises(UsageError, match=r'add needs: .*{"attention_mass"}'):
-        positions_to_keep(H2O(), filled, PageConfig(**SMALL), prompt_seed=0)  # type: ignore[arg-type]
+        positions_to_keep(H2O(), filled, PageConfig(**SMALL))  # type: ignore[arg-type]
 
 
 def test_sampling_depends_on_prompt_repeat_and_seed_alone() -> None:
     sampled = [prompt(seed, do_sample=True, temperature=1.5) for seed in range(4)]
     again = [dataclasses.replace(sampled[0], repeat=1)]
-    full = answers(engine("llama", gate="closed").run(sampled + again)[0])
-    assert full[:4] == answers(engine("llama", gate="closed").run(sampled)[0])
+    full = answers(run(engine("llama", gate="closed"), sampled + again)[0])
+    assert full[:4] == answers(run(engine("llama", gate="closed"), sampled)[0])
     assert full[0] != full[4]
-    gated, _ = engine("llama").run(sampled)
-    plain = answers(engine("llama", gate="open").run(sampled)[0])
+    gated, _ = run(engine("llama"), sampled)
+    plain = answers(run(engine("llama", gate="open"), sampled)[0])
     for i, outcome in enumerate(gated):
-        assert outcome.answer_ids == (plain if outcome.gate_open else full)[i]
+        assert outcome.answer.answer_ids == (plain if outcome.gate_open else full)[i]
 
 
 @pytest.mark.parametrize(
@@ -375,7 +388,7 @@ def test_other_ways_of_decoding_are_refused(arguments: dict[str, Any]) -> None:
     arm = engine("llama", gate="closed")
     arm._answer = None  # type: ignore[method-assign, assignment]
     with pytest.raises(UsageError, match="decodes one sequence token by token"):
-        arm.run([prompt(1), prompt(0, **arguments)])
+        run(arm, [prompt(1), prompt(0, **arguments)])
 
 
 @pytest.mark.parametrize("arguments", [{"foo": 1}, {"do_sample": True, "temperature": -1.0}])
@@ -385,4 +398,4 @@ def test_arguments_that_transformers_refuses_end_the_run_before_the_first_prompt
     arm = engine("llama", gate="closed")
     arm._answer = None  # type: ignore[method-assign, assignment]
     with pytest.raises(UsageError, match="transformers does not take"):
-        arm.run([prompt(1), prompt(0, **arguments)])
+        run(arm, [prompt(1), prompt(0, **arguments)])

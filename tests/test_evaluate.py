@@ -16,6 +16,7 @@ from lm_eval.tasks import TaskManager
 
 from page_bench import plugin
 from page_bench.harness import TASKS_FOLDER
+from page_bench.lm import PageLM
 
 TinyFolder = Callable[[str], Path]
 
@@ -141,3 +142,23 @@ def test_the_context_of_every_kind_of_task_can_be_compressed_alone(
     for row in samples(results):
         # Half of the context, and all of the question and the chat template's end.
         assert 0.5 <= row["kept_kv"] < 1
+
+
+@pytest.mark.parametrize("how", ["object", "object and manager", "name and manager"])
+def test_prompts_are_sized_to_the_model_that_is_given(how: str, tiny_folder: TinyFolder) -> None:
+    """2,048 byte-level tokens are about 500 of the default model's."""
+    plugin.install()
+    folder = str(tiny_folder("llama"))
+    model = PageLM(folder, device="cpu", gate="closed") if "object" in how else "hf"
+    manager = TaskManager(include_path=str(TASKS_FOLDER), include_defaults=False)
+    results = lm_eval.simple_evaluate(
+        model=model,
+        model_args={"pretrained": folder} if model == "hf" else None,
+        tasks=["page_rulergen_2k_vt"],
+        task_manager=manager if "manager" in how else None,
+        device="cpu" if model == "hf" else None,
+        limit=1,
+        bootstrap_iters=0,
+    )
+    (row,) = results["samples"]["page_rulergen_2k_vt"]
+    assert 0.9 * 2048 < len(row["arguments"][0][0]) <= 2048

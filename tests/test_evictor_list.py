@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from page_bench import cli
+from page_bench.errors import UsageError
 from page_bench.evictor_list import describe
-from page_bench.evictors import own_names
+from page_bench.evictors import make_evictor, own_names
 from page_bench.evictors.base import GRANULARITIES, Evictor, Wrapper
 
 FOLDER = Path(__file__).parent.parent / "evictors"
@@ -65,6 +66,7 @@ def test_json_says_the_same_for_programs(capsys: pytest.CaptureFixture[str]) -> 
         cls = class_of(name)
         assert one["wrapper"] == issubclass(cls, Wrapper)
         assert set(one["needs"]) == cls.needs
+        assert tuple(one["needs_in_words"]) == cls.needs_in_words
         assert tuple(one["granularities"]) == cls.granularities
         assert bool(one["refusal"]) == (cls.granularities != GRANULARITIES)
         defaults = {f.name: f.default for f in dataclasses.fields(cls) if f.name != "base"}
@@ -106,7 +108,58 @@ def test_a_wrapper_is_marked_and_needs_what_the_other_needs(
 ) -> None:
     shown = listed(capsys, "criticalkv")
     assert shown.startswith("criticalkv(OTHER) ")
-    assert "output projection, what OTHER needs" in shown
+    assert "output projection, values, what OTHER needs" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("tova", "needs last query"),
+        ("compactor", "needs keys, keys before rotation, values, queries of all positions"),
+        ("manifoldkv", "needs keys, keys before rotation with rope=pre"),
+        ("snapkv", "= paper with granularity=shared, else published"),
+        ("dynamickv", "variant: paper | published = published"),
+        ("expected_attention", "use_vnorm: bool = true, false inside criticalkv"),
+        ("lagkv", "note keeps what streamingllm does up to n_sink + lag + remainder positions"),
+    ],
+)
+def test_what_depends_on_options_is_said_in_words(
+    name: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = " ".join(listed(capsys, name).split())
+    assert line in words
+
+
+def test_a_title_lists_each_evictor_with_its_options_as_they_are_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = listed(capsys, "criticalkv(adakv(snapkv))")
+    for option in ("first_stage: float", "base.floor_alpha: float", "base.base.kernel_size: int"):
+        assert f" {option} " in shown
+    assert "evictor.variant says nothing about an evictor inside" in shown
+
+
+@pytest.mark.parametrize(
+    ("title", "words"),
+    [
+        ("adakv()", "names nothing in its parentheses; name what adakv wraps, as in adakv(snapkv)"),
+        ("adakv(snapkv", "has parentheses that do not match"),
+        ("adakv(snapkv))", "has parentheses that do not match"),
+        ("adakv(snapkv)(h2o)", "has parentheses that do not match"),
+        ("snapkv(h2o)", "snapkv wraps no other evictor; leave (h2o) out"),
+        ("adakv(snapkw)", "did you mean snapkv?"),
+    ],
+)
+def test_a_title_that_is_none_is_refused(
+    title: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["evictors", title]) == 1
+    said = capsys.readouterr().err
+    assert words in said
+    assert len(said.splitlines()) == 1
+    with pytest.raises(UsageError) as raised:
+        make_evictor(title, {}, "head")
+    assert words in str(raised.value)
 
 
 def test_what_cannot_be_used_is_named_and_the_rest_is_listed(

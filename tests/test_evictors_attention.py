@@ -19,6 +19,7 @@ from attention_references import (
     h2o,
     kept,
     mean_rows,
+    pyramid_line,
     pyramid_weights,
     rounded,
     snapkv,
@@ -39,6 +40,7 @@ from page_bench.evictors import make_evictor
 from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity, LayerView
 from page_bench.evictors.snapkv import SnapKV
 from page_bench.prefill import Prefill, prefill
+from page_bench.scoring import Scorer
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 
@@ -51,7 +53,8 @@ def inputs_of(family: str) -> list[LayerInputs]:
 def filled(family: str, evictor: Evictor, window: int = WINDOW, length: int = LENGTH) -> Prefill:
     model = tiny_model(family)
     with observing(model):
-        return prefill(model, random_prompt(length), window=window, room=1, evictor=evictor)
+        scorers = [Scorer(evictor, 0)]
+        return prefill(model, random_prompt(length), window=window, room=1, scorers=scorers)
 
 
 def members_of(
@@ -65,7 +68,7 @@ def members_of(
         **{"window": WINDOW, **arguments},
     )
     evictor = config.make_evictor()
-    keep = positions_to_keep(evictor, filled(family, evictor, config.window), config, 0)
+    keep = positions_to_keep(evictor, filled(family, evictor, config.window), config)
     assert isinstance(keep, KeepPlan)
     return keep.members
 
@@ -124,7 +127,7 @@ CASES: dict[str, Case] = {
 def test_scores_equal_the_reference(family: str, case: str) -> None:
     title, options, expected = CASES[case]
     evictor = make_evictor(title, options, "head")
-    found = scores_of(evictor, filled(family, evictor), N_KEEP, prompt_seed=0)
+    found = scores_of(evictor, filled(family, evictor), N_KEEP)
     assert found.dtype == torch.float32
     rows = torch.tensor([expected(layer) for layer in inputs_of(family)])
     torch.testing.assert_close(found, rows, atol=1e-5, rtol=1e-5)
@@ -157,9 +160,12 @@ def test_positions_of_the_window_stay_where_they_are_not_protected(granularity: 
 @pytest.mark.parametrize("form", ["paper", "published"])
 def test_pyramidkv_equals_the_reference(family: str, form: str, granularity: str) -> None:
     layers = inputs_of(family)
-    bottom, top = (2, Fraction(1, 2)) if form == "paper" else (2 - Fraction(1, 20), Fraction(1, 20))
-    weights = pyramid_weights(len(layers), Fraction(bottom), top)
+    weights = pyramid_weights(len(layers), Fraction(2), Fraction(1, 2))
     counts = rounded(within(weights, len(layers) * N_KEEP, N_SINK + WINDOW, LENGTH))
+    if form == "published":
+        protected = N_SINK + WINDOW
+        line = pyramid_line(len(layers), N_KEEP - protected, Fraction(20), LENGTH - protected)
+        counts = [protected + n for n in rounded(line)]
     scores = [snapkv(layer, form) for layer in layers]
     members = members_of(family, "pyramidkv", granularity, {"variant": form}, budget=BUDGET)
     expected = kept(scores, [[n] * len(layers[0].k) for n in counts], granularity, WINDOW)
@@ -176,7 +182,7 @@ def test_pyramidkv_weighs_the_layers_of_one_shared_keep_set(family: str) -> None
     ]
     counts = [[N_KEEP] * len(layer) for layer in scores]
     evictor = make_evictor("pyramidkv", {}, "shared")
-    found = scores_of(evictor, filled(family, evictor), N_KEEP, prompt_seed=0)
+    found = scores_of(evictor, filled(family, evictor), N_KEEP)
     torch.testing.assert_close(found, torch.tensor(scores), atol=1e-5, rtol=0)
     members = members_of(family, "pyramidkv", "shared", {}, budget=BUDGET)
     assert members.double().tolist() == kept(scores, counts, "shared", WINDOW)
@@ -301,9 +307,9 @@ def test_the_whole_budget_keeps_everything(title: str, granularity: Granularity)
     config = PageConfig(evictor=title, granularity=granularity, budget=1.0, window=WINDOW)
     evictor = config.make_evictor()
     prompt = filled("qwen2", evictor)
-    assert positions_to_keep(evictor, prompt, config, 0) == "budget keeps all"
+    assert positions_to_keep(evictor, prompt, config) == "budget keeps all"
     plan = BudgetPlan(LENGTH, LENGTH, N_SINK, WINDOW, 3, 2, granularity)
-    scores = scores_of(evictor, prompt, LENGTH, prompt_seed=0)
+    scores = scores_of(evictor, prompt, LENGTH)
     assert bool((evictor.allocate(scores, plan) == LENGTH).all())
 
 
@@ -352,8 +358,10 @@ def test_granularities_agree_where_all_heads_and_layers_score_alike(
         )
         evictor = config.make_evictor()
         with observing(model):
-            prompt = prefill(model, random_prompt(LENGTH), window=WINDOW, room=1, evictor=evictor)
-        keep = positions_to_keep(evictor, prompt, config, 0)
+            prompt = prefill(
+                model, random_prompt(LENGTH), window=WINDOW, room=1, scorers=[Scorer(evictor, 0)]
+            )
+        keep = positions_to_keep(evictor, prompt, config)
         assert isinstance(keep, KeepPlan)
         sets.append(keep.members)
     assert bool((sets[1] == sets[0]).all())
@@ -372,23 +380,23 @@ def test_attention_mass_sums_to_the_rows_that_gave_it(family: str) -> None:
     evictor = make_evictor("h2o", {}, "head")
     prompt = filled(family, evictor)
     for number, layer in enumerate(inputs_of(family)):
-        mass = prompt.view(number, 0).attention_mass
+        mass = prompt.view(number).attention_mass
         torch.testing.assert_close(mass.sum(-1), torch.full((len(layer.q),), float(LENGTH)))
 
 
 def test_tova_gives_all_heads_of_a_layer_the_same_scores() -> None:
     evictor = make_evictor("tova", {}, "head")
-    scores = scores_of(evictor, filled("llama", evictor), N_KEEP, prompt_seed=0)
+    scores = scores_of(evictor, filled("llama", evictor), N_KEEP)
     assert bool((scores[:, 0] == scores[:, 1]).all())
 
 
 @pytest.mark.parametrize("title", ["snapkv", "pyramidkv", "dynamickv", "h2o", "tova"])
 @pytest.mark.parametrize("length", [1, 5, WINDOW, WINDOW + 1])
-def test_scores_of_short_prompts_are_finite(title: str, length: int) -> None:
+def test_scores_of_short_prompts_are_numbers(title: str, length: int) -> None:
     evictor = make_evictor(title, {}, "head")
-    scores = scores_of(evictor, filled("llama", evictor, length=length), length, prompt_seed=0)
+    scores = scores_of(evictor, filled("llama", evictor, length=length), length)
     assert scores.shape == (4, 2, length)
-    assert bool(torch.isfinite(scores).all())
+    assert bool((scores > -torch.inf).all())
 
 
 # --- options -----------------------------------------------------------------------------------
@@ -428,7 +436,9 @@ def test_mistakes_are_named(
 
 
 def test_a_window_larger_than_the_budget_is_refused() -> None:
-    with pytest.raises(UsageError, match="its window of 80 positions, but only 61 of 150"):
+    with pytest.raises(
+        UsageError, match=r"snapkv always keeps 84 positions, .* but only 61 of 150"
+    ):
         members_of("llama", "snapkv", "head", {"window": 80}, budget=BUDGET)
 
 
@@ -445,7 +455,7 @@ def test_parts_of_a_sum_need_scores_that_are_not_negative(
 
 def test_an_evictor_made_by_hand_is_the_form_of_one_shared_keep_set() -> None:
     evictor = SnapKV()
-    scores = scores_of(evictor, filled("llama", evictor), N_KEEP, prompt_seed=0)
+    scores = scores_of(evictor, filled("llama", evictor), N_KEEP)
     expected = torch.tensor([snapkv(layer, "paper") for layer in inputs_of("llama")])
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=0)
 
@@ -453,6 +463,6 @@ def test_an_evictor_made_by_hand_is_the_form_of_one_shared_keep_set() -> None:
 def test_the_window_of_the_run_is_read_from_the_layer() -> None:
     attention = torch.rand(2, 40)
     keys = torch.rand(1, 40, 8)
-    layer = LayerView(0, 1, 40, keys, keys, 1.0, 10, attention, prompt_seed=0)
+    layer = LayerView(0, 0, 1, 1, 40, keys, keys, 1.0, 10, attention, prompt_seed=0)
     scores = SnapKV(variant="published").score(layer, 20)
     assert int((scores == scores.max()).sum()) == 10

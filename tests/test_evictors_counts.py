@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from attention_references import ada_counts, pyramid_weights, within
+from attention_references import ada_counts, pyramid_line, pyramid_weights, within
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import keep_count
@@ -40,7 +40,8 @@ def test_pyramidkv_counts_sum_exactly_and_fall_with_depth(
     length: int, budget: float, layers: int, options: dict[str, Any], granularity: Granularity
 ) -> None:
     plan = a_plan(budget, length, layers, 2, granularity)
-    counts = make_evictor("pyramidkv", options, granularity).allocate(torch.empty(0), plan)
+    scores = torch.zeros(1, 1, length)
+    counts = make_evictor("pyramidkv", options, granularity).allocate(scores, plan)
     assert counts.dtype == torch.int64
     assert counts.shape == (layers, 2)
     assert int(counts.sum()) == layers * 2 * plan.n_keep
@@ -52,12 +53,13 @@ def test_pyramidkv_counts_sum_exactly_and_fall_with_depth(
     if layers > 1 and plan.n_keep < length:
         # Never the uniform counts, however tight the budget.
         assert per_layer[0] > plan.n_keep > per_layer[-1]
-    beta = Fraction(options.get("beta", 20))
-    bottom, top = 2 - 1 / beta, 1 / beta
     if "variant" in options:
-        bottom, top = Fraction(2), Fraction(1, 2)
-    weights = pyramid_weights(layers, bottom, top)
-    shares = within(weights, layers * plan.n_keep, plan.n_protected, length)
+        weights = pyramid_weights(layers, Fraction(2), Fraction(1, 2))
+        shares = within(weights, layers * plan.n_keep, plan.n_protected, length)
+    else:
+        protected, beta = plan.n_protected, Fraction(options.get("beta", 20))
+        line = pyramid_line(layers, plan.n_keep - protected, beta, length - protected)
+        shares = [protected + share for share in line]
     assert sum(shares) == layers * plan.n_keep
     assert all(abs(n - share) < 1.001 for n, share in zip(per_layer, shares, strict=True))
 

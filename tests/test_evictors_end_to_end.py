@@ -101,6 +101,14 @@ def test_a_granularity_without_meaning_is_refused_with_advice(name: str) -> None
         ({"evictor": "snapkv", "evictor.variant": "mine"}, "give paper or published"),
         ({"evictor": "snapkv", "evictor.pooling": "median"}, "give avg or max"),
         ({"evictor": "nowhere.py:Mine"}, "there is no file nowhere.py"),
+        (
+            {"evictor": "criticalkv(criticalkv(snapkv))", "granularity": "head"},
+            "has criticalkv inside itself, where only one of the two would act",
+        ),
+        (
+            {"evictor": "adakv(criticalkv(adakv(snapkv)))", "granularity": "head"},
+            "has adakv inside itself",
+        ),
         ({"granularity": "token"}, "allowed are shared, layer, head"),
         ({"score_norm": "softmax"}, "allowed are none, sum, zscore, rank"),
     ],

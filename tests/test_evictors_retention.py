@@ -29,6 +29,7 @@ from page_bench.evictors.base import Evictor
 from page_bench.evictors.dbtrimkv import DBTrimKV
 from page_bench.evictors.trimkv import TrimKV
 from page_bench.prefill import prefill
+from page_bench.scoring import Scorer
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 LENGTH = 70
@@ -64,8 +65,8 @@ def naive_scores(gates: list[Gate], model: Any, ids: Tensor) -> list[list[list[f
 
 def our_scores(model: Any, ids: Tensor, evictor: Evictor) -> Tensor:
     with observing(model):
-        filled = prefill(model, ids, window=8, room=1, evictor=evictor, n_keep=40, prompt_seed=0)
-        return scores_of(evictor, filled, 40, prompt_seed=0)
+        filled = prefill(model, ids, window=8, room=1, scorers=[Scorer(evictor, 40)], prompt_seed=0)
+        return scores_of(evictor, filled, 40)
 
 
 def kept_members(name: str, folder: Path, granularity: Any, model: Any, ids: Tensor) -> Tensor:
@@ -79,8 +80,8 @@ def kept_members(name: str, folder: Path, granularity: Any, model: Any, ids: Ten
     )
     evictor = config.make_evictor()
     with observing(model):
-        filled = prefill(model, ids, window=8, room=1, evictor=evictor, n_keep=BUDGET)
-    keep = positions_to_keep(evictor, filled, config, prompt_seed=0)
+        filled = prefill(model, ids, window=8, room=1, scorers=[Scorer(evictor, BUDGET)])
+    keep = positions_to_keep(evictor, filled, config)
     assert not isinstance(keep, str)
     return keep.members
 
@@ -185,6 +186,45 @@ def test_scores_stay_finite_and_ordered_where_retention_vanishes(tmp_path: Path)
     assert torch.isfinite(steep).all()
 
 
+def test_gates_stand_for_layers_of_the_model_where_some_slide(tmp_path: Path) -> None:
+    sliding = {"use_sliding_window": True, "sliding_window": 16, "num_hidden_layers": 4}
+    kinds = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    model = tiny_model("qwen2", layer_types=kinds, **sliding)
+    ids = random_prompt(LENGTH)
+    config = model.config
+    shape = (config.hidden_size, config.num_key_value_heads)
+    gates = random_gates("rg", 4, *shape)
+    folder = write_checkpoint(tmp_path / "all", gates)
+    evictor = TrimKV(checkpoint=str(folder))
+    evictor.check(config)
+    scores = our_scores(model, ids, evictor)
+    assert len(scores) == 2
+    inputs = states_of(model, ids)
+    for row, layer in zip(scores, (1, 3), strict=True):
+        betas = [naive_log_beta(gates[layer], x) for x in inputs[layer]]
+        expected = [[(LENGTH + 1 - i) * b[h] for i, b in enumerate(betas)] for h in range(len(row))]
+        torch.testing.assert_close(row, torch.tensor(expected), atol=1e-4, rtol=1e-5)
+    fewer = TrimKV(checkpoint=str(write_checkpoint(tmp_path / "two", gates[:2])))
+    with pytest.raises(UsageError, match="holds gates for a model with 2 layers"):
+        fewer.check(config)
+    with pytest.raises(UsageError, match="holds gates for a model with 2 layers"):
+        our_scores(model, ids, fewer)
+
+
+def states_of(model: Any, ids: Tensor) -> list[Tensor]:
+    """Input of each layer's attention, `[T, D]`."""
+    seen: list[Tensor] = []
+    hooks = [
+        layer.input_layernorm.register_forward_hook(lambda m, args, out: seen.append(out[0]))
+        for layer in model.model.layers
+    ]
+    with torch.no_grad():
+        model(ids)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
 def test_the_sliding_window_outranks_every_gate(tmp_path: Path) -> None:
     model, ids = tiny_model("qwen3"), random_prompt(LENGTH)
     folder = str(checkpoint_for(tmp_path, model.config, "rg"))
@@ -192,11 +232,10 @@ def test_the_sliding_window_outranks_every_gate(tmp_path: Path) -> None:
     windowed = our_scores(model, ids, TrimKV(checkpoint=folder, sliding_window_size=20))
     torch.testing.assert_close(windowed[..., :-20], plain[..., :-20])
     assert (plain <= 0).all()
-    assert (windowed[..., -20:] > 1).all()
-    # The newest first, where the budget is smaller than the window.
-    assert (windowed[..., -20:].diff() > 0).all()
+    assert bool((windowed[..., -20:] == math.inf).all())
     evictor = TrimKV(checkpoint=folder, sliding_window_size=LENGTH + 5)
-    assert (our_scores(model, ids, evictor) > 1).all()
+    assert bool((our_scores(model, ids, evictor) == math.inf).all())
+    assert evictor.least_kept(8, 4, 8) == 4 + LENGTH + 5
 
 
 # What goes wrong, and what is said.

@@ -31,6 +31,9 @@ from page_bench.budget import BudgetPlan
 from page_bench.errors import UsageError
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity, LayerView
+from page_bench.evictors.capkv import _say_capped
+from page_bench.evictors.criticalkv import CriticalKV
+from page_bench.evictors.expected_attention import ExpectedAttention
 
 N_KEEP = 40
 
@@ -91,9 +94,8 @@ def capkv_of_kvpress(index: int, layer: LayerInputs, rotation: Tensor) -> Tensor
 
 
 def with_ends(scores: Tensor, first: int, last: int) -> Tensor:
-    """Scores between positions that a method keeps itself, which score 1 above all others."""
-    top = float(scores.max()) + 1
-    return torch.nn.functional.pad(scores, (first, last), value=top)
+    """Scores between positions that a method always keeps."""
+    return torch.nn.functional.pad(scores, (first, last), value=math.inf)
 
 
 def expected_attention(
@@ -242,7 +244,8 @@ def test_capkv_scores_are_leverages(
     assert bool((scores.sum(-1) > 1).any())
 
 
-def test_capkv_says_when_it_caps_an_exponent(caplog: pytest.LogCaptureFixture) -> None:
+def test_capkv_says_once_when_it_caps_an_exponent(caplog: pytest.LogCaptureFixture) -> None:
+    _say_capped.cache_clear()
     layer = random_layer()
     large = dataclasses.replace(layer, keys=layer.keys * 1e4)
     evictor = make_evictor("capkv", {"variant": "published"}, "head")
@@ -250,7 +253,9 @@ def test_capkv_says_when_it_caps_an_exponent(caplog: pytest.LogCaptureFixture) -
         evictor.score(layer)
         assert not caplog.records
         scores = evictor.score(large)
-    assert "exponents above 20 were capped" in caplog.text
+        evictor.score(large)
+    assert len(caplog.records) == 1
+    assert "caps exponents of its published weights above 20" in caplog.text
     assert bool((scores <= 1).all())
     assert bool((scores.sum(-1) <= 16).all())
 
@@ -332,6 +337,45 @@ def test_criticalkv_keeps_two_stages(
         assert kept == expected
 
 
+@pytest.mark.parametrize(
+    ("title", "options", "expected"),
+    [
+        ("expected_attention", {}, True),
+        ("expected_attention", {"use_vnorm": False}, False),
+        ("adakv(expected_attention)", {}, True),
+        ("criticalkv(expected_attention)", {}, False),
+        ("criticalkv(adakv(expected_attention))", {}, False),
+        ("adakv(criticalkv(expected_attention))", {}, False),
+        ("criticalkv(expected_attention)", {"base.use_vnorm": True}, True),
+    ],
+)
+def test_criticalkv_alone_counts_the_norms_of_values(
+    title: str, options: dict[str, object], expected: bool
+) -> None:
+    evictor = make_evictor(title, options, "head")
+    recorded = dataclasses.asdict(evictor)
+    while "base" in recorded:
+        recorded = recorded["base"]
+    assert recorded["use_vnorm"] is expected
+    layer = random_layer()
+    alone = make_evictor("expected_attention", {"use_vnorm": expected}, "head")
+    assert torch.equal(evictor.score(layer), alone.score(layer))
+    by_hand = CriticalKV(ExpectedAttention())
+    without = ExpectedAttention(use_vnorm=False)
+    assert torch.equal(by_hand.score(layer), without.score(layer))
+
+
+def test_criticalkv_keeps_what_its_base_always_keeps() -> None:
+    scores = torch.rand(1, LENGTH, generator=torch.Generator().manual_seed(0))
+    scores[0, 50:60] = torch.inf
+    sizes = torch.zeros(1, LENGTH)
+    plan = BudgetPlan(LENGTH, 40, PROTECTED["n_sink"], PROTECTED["recent"], 1, 1, "head")
+    evictor = make_evictor("criticalkv(knorm)", {"first_stage": 0.0}, "head")
+    refined = evictor.refine(scores, sizes, torch.tensor([40]), plan)
+    assert refined[0].isposinf().nonzero().flatten().tolist() == list(range(50, 60))
+    assert not refined.isnan().any()
+
+
 def test_criticalkv_spends_half_of_each_heads_own_count() -> None:
     generator = torch.Generator().manual_seed(0)
     scores, sizes = torch.rand(2, 3, LENGTH, generator=generator)
@@ -379,14 +423,14 @@ ALL = [
 
 @pytest.mark.parametrize("length", [1, 2, 5, 13, 40])
 @pytest.mark.parametrize(("name", "options"), ALL)
-def test_scores_are_finite_on_few_and_on_empty_states(
+def test_scores_are_numbers_on_few_and_on_empty_states(
     name: str, options: dict[str, object], length: int
 ) -> None:
     zero = torch.zeros(2, length, 8)
     for layer in (random_layer(length), hand_made(zero, zero, zero)):
         scores = make_evictor(name, options, "head").score(layer, n_keep=max(1, length // 2))
         assert scores.shape == (2, length)
-        assert torch.isfinite(scores).all()
+        assert (scores > -math.inf).all()
 
 
 @pytest.mark.parametrize(("name", "options"), ALL)

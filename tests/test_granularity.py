@@ -17,7 +17,8 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from page_bench import attention
 from page_bench.budget import BudgetPlan, share_out
-from page_bench.cache import GroupedLayer, allocated_bytes, entry_count, kv_bytes
+from page_bench.cache import allocated_bytes, entry_count, kv_bytes
+from page_bench.cache_layers import GroupedLayer
 from page_bench.config import PageConfig
 from page_bench.eviction import KeepPlan, evict, positions_to_keep
 from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity, LayerView
@@ -97,7 +98,7 @@ def test_removal_equals_masking_with_unequal_counts(
     config = PageConfig(budget=0.3, window=8, granularity=granularity)
     model.set_attn_implementation(attention.observable_name(implementation))
     filled = prefill(model, ids[:, :LENGTH], window=8, room=1)
-    keep = positions_to_keep(Uneven(3, by_head), filled, config, 0)
+    keep = positions_to_keep(Uneven(3, by_head), filled, config)
     assert isinstance(keep, KeepPlan)
     members = keep.members.expand(-1, model.config.num_key_value_heads, -1)
     assert len(set(members.sum(-1).flatten().tolist())) > 1
@@ -117,9 +118,9 @@ def test_each_granularity_keeps_what_its_averaged_score_says(granularity: Granul
     config = PageConfig(budget=0.3, window=8, n_sink=2, recent=5, granularity=granularity)
     with attention.observing(model):
         filled = prefill(model, random_prompt(LENGTH), window=8, room=1)
-    scores = [Uneven(7).score(filled.view(i, 0)) for i in range(4)]
+    scores = [Uneven(7).score(filled.view(i)) for i in range(4)]
     even = type("Even", (Uneven,), {"allocate": Evictor.allocate})(7)
-    keep = positions_to_keep(even, filled, config, 0)
+    keep = positions_to_keep(even, filled, config)
     assert isinstance(keep, KeepPlan)
     count = 27
     for layer in range(4):
@@ -142,7 +143,7 @@ def test_bytes_are_those_of_the_kept_entries_and_nothing_is_padded() -> None:
     config = PageConfig(budget=0.3, window=8, granularity="head")
     with attention.observing(model):
         filled = prefill(model, random_prompt(LENGTH), window=8, room=1)
-        keep = positions_to_keep(Uneven(3), filled, config, 0)
+        keep = positions_to_keep(Uneven(3), filled, config)
         assert isinstance(keep, KeepPlan)
         cache = evict(filled, keep, 2, without_last=False)
     assert any(isinstance(layer, GroupedLayer) for layer in cache.layers)
@@ -170,7 +171,7 @@ def test_streamingllm_is_the_same_at_every_granularity(
     config = PageConfig(evictor="streamingllm", budget=0.4, window=8, granularity=granularity)
     with attention.observing(model):
         filled = prefill(model, random_prompt(LENGTH), window=8, room=1)
-    keep = positions_to_keep(config.make_evictor(), filled, config, 0)
+    keep = positions_to_keep(config.make_evictor(), filled, config)
     assert isinstance(keep, KeepPlan)
     for row in keep.members.flatten(0, 1):
         assert row.nonzero().squeeze(-1).tolist() == [*range(4), *range(LENGTH - 32, LENGTH)]

@@ -94,7 +94,7 @@ def test_token_ids_equal_those_of_hf_with_one_bos_at_most(
     bos = stock.tokenizer.bos_token_id
     for text in [QUESTIONS[0], templated(stock, QUESTIONS[0])]:
         (request,) = requests([text])
-        ids = list(lm._prompt(request, repeat=0).input_ids)
+        ids = list(lm.prompts([request])[0].input_ids)
         assert ids == stock.tok_batch_encode([text])[0][0].tolist()
         assert ids.count(bos) == (1 if FAMILIES[family].with_bos else 0)
 
@@ -186,10 +186,10 @@ def test_overlong_prompts_are_an_error_or_cut_on_request(tiny_folder: TinyFolder
     folder = tiny_folder("llama")
     (request,) = requests(["abcdefghij" * 30])
     with pytest.raises(UsageError, match=r"task document 0 has 301 tokens, but 116 positions less"):
-        page_lm(folder, max_length=116)._prompt(request, 0)
-    whole = page_lm(folder)._prompt(request, 0).input_ids
-    left = page_lm(folder, max_length=116, truncation="left")._prompt(request, 0)
-    middle = page_lm(folder, max_length=115, truncation="middle")._prompt(request, 0)
+        page_lm(folder, max_length=116).prompts([request])[0]
+    whole = page_lm(folder).prompts([request])[0].input_ids
+    left = page_lm(folder, max_length=116, truncation="left").prompts([request])[0]
+    middle = page_lm(folder, max_length=115, truncation="middle").prompts([request])[0]
     assert left.input_ids == whole[-100:]
     assert middle.input_ids == whole[:49] + whole[-50:]
     assert (left.truncated_tokens, middle.truncated_tokens) == (201, 202)
@@ -204,7 +204,7 @@ def test_the_context_ends_where_its_text_ends(
     for text in (context + "Qui?", templated(hf(family), context + "Qui?")):
         (request,) = requests([text])
         request.doc = {"context": context}
-        prompt = lm._prompt(request, 0)
+        prompt = lm.prompts([request])[0]
         assert prompt.context_tokens is not None
         head = lm.tokenizer.decode(prompt.input_ids[: prompt.context_tokens])
         assert head.removeprefix("<s>").endswith(context.strip())
@@ -218,7 +218,7 @@ def test_truncation_moves_the_end_of_the_context(tiny_folder: TinyFolder) -> Non
         lm = page_lm(
             tiny_folder("qwen2"), compress="context", truncation=truncation, max_length=116
         )
-        prompt = lm._prompt(request, 0)
+        prompt = lm.prompts([request])[0]
         assert len(prompt.input_ids) == 100
         assert prompt.context_tokens == expected
 
@@ -228,7 +228,7 @@ def test_truncation_that_leaves_no_context_is_an_error(tiny_folder: TinyFolder) 
     request.doc = {"context": "c" * 30}
     lm = page_lm(tiny_folder("qwen2"), compress="context", truncation="left", max_length=116)
     with pytest.raises(UsageError, match="truncation leaves nothing of the context"):
-        lm._prompt(request, 0)
+        lm.prompts([request])[0]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_context_that_is_not_marked_is_an_error(
     (request,) = requests(QUESTIONS[:1])
     request.doc = doc
     with pytest.raises(UsageError, match=sentence):
-        page_lm(tiny_folder("llama"), compress="context")._prompt(request, 0)
+        page_lm(tiny_folder("llama"), compress="context").prompts([request])[0]
 
 
 def test_compressing_the_context_is_recorded(tiny_folder: TinyFolder) -> None:
@@ -264,7 +264,7 @@ def test_compressing_the_context_is_recorded(tiny_folder: TinyFolder) -> None:
 def test_an_empty_prompt_is_an_error(tiny_folder: TinyFolder) -> None:
     (request,) = requests([""])
     with pytest.raises(UsageError, match="the prompt of task document 0 is empty"):
-        page_lm(tiny_folder("qwen2"))._prompt(request, 0)
+        page_lm(tiny_folder("qwen2")).prompts([request])[0]
 
 
 def test_likelihoods_and_answer_caches_are_refused(tiny_folder: TinyFolder) -> None:
@@ -390,7 +390,7 @@ def test_mixed_precision_is_for_the_model_and_not_for_the_signal(
         seen.append(query.dtype)
         return sums
 
-    monkeypatch.setattr("page_bench.attention.attention_sums", watched)
+    monkeypatch.setattr("page_bench.window.attention_sums", watched)
     lm = page_lm(tiny_folder("llama"), mixed_precision_dtype="bfloat16", gate="open")
     (answer,) = lm.generate_until(requests(QUESTIONS[:1]), disable_tqdm=True)
     assert seen

@@ -16,6 +16,7 @@ from page_bench import attention, causal
 from page_bench.errors import UsageError
 from page_bench.evictors.h2o import H2O
 from page_bench.prefill import prefill
+from page_bench.scoring import Scorer
 from page_bench.signals import head_agreement, head_agreement_drop
 
 attention.register()
@@ -31,7 +32,7 @@ def test_observation_equals_eager_attention(family: str, length: int, implementa
     with torch.no_grad():
         logits = model(ids).logits[:, -1]
     model.set_attn_implementation(attention.observable_name(implementation))
-    filled = prefill(model, ids, window=32, room=1, evictor=H2O())
+    filled = prefill(model, ids, window=32, room=1, scorers=[Scorer(H2O(), 0)])
     seen = filled.observation
     for layer, expected in enumerate(attentions):
         torch.testing.assert_close(
@@ -61,7 +62,9 @@ def test_drop_equals_the_plain_reference(family: str, length: int) -> None:
 def test_attention_mass_sums_to_one_per_query() -> None:
     model = tiny_model("llama")
     model.set_attn_implementation("page_sdpa")
-    seen = prefill(model, random_prompt(300), window=8, room=1, evictor=H2O()).observation
+    seen = prefill(
+        model, random_prompt(300), window=8, room=1, scorers=[Scorer(H2O(), 0)]
+    ).observation
     assert len(seen.recorded) == 4
     for recorded in seen.recorded:
         torch.testing.assert_close(

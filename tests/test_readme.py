@@ -42,7 +42,7 @@ def test_the_evictor_shown_is_one_file_that_runs(
     model = tiny_model("llama")
     with attention.observing(model):
         filled = prefill(model, random_prompt(200), window=8, room=1)
-    keep = positions_to_keep(config.make_evictor(), filled, config, prompt_seed=0)
+    keep = positions_to_keep(config.make_evictor(), filled, config)
     norms = torch.stack([layer.values[0].norm(dim=-1).square() for layer in filled.cache.layers])
     middle = norms.mean((0, 1))[4:192].sort(descending=True).indices[: 25 - 12] + 4
     assert isinstance(keep, KeepPlan)

@@ -15,11 +15,12 @@ from page_bench import attention
 from page_bench.cache import entry_count, full_size
 from page_bench.config import PageConfig
 from page_bench.decode import AnswerRequest
-from page_bench.engine import Engine, Prompt
+from page_bench.engine import Engine
 from page_bench.errors import UsageError
 from page_bench.eviction import KeepPlan, evict, positions_to_keep
 from page_bench.evictors.base import Granularity
 from page_bench.prefill import forward, prefill
+from page_bench.prompt import Prompt
 from page_bench.support import check_config, check_model, layer_windows
 
 attention.register()
@@ -121,7 +122,7 @@ def test_eviction_leaves_sliding_layers_alone(model_type: str, length: int) -> N
     config = PageConfig(budget=0.3, window=4, n_sink=2, recent=3, granularity="layer")
     model.set_attn_implementation("page_sdpa")
     filled = prefill(model, ids[:, :length], window=4, room=1)
-    keep = positions_to_keep(config.make_evictor(), filled, config, 0)
+    keep = positions_to_keep(config.make_evictor(), filled, config)
     assert isinstance(keep, KeepPlan)
     # Every layer its own set, but masks can differ by kind of layer only.
     keep = KeepPlan(keep.members[:1])
@@ -180,7 +181,7 @@ def test_kept_kv_is_reported_over_both_kinds_of_layers(granularity: Granularity)
     request = AnswerRequest(8, (), {"do_sample": False})
     prompt = Prompt("task", 0, 0, None, "text", tuple(prompt_of(220)[0].tolist()), None, 0, request)
     (outcome,), _ = Engine(model, tiny_tokenizer(False), config).run([prompt])
-    assert outcome.full_attention_layers == [1, 3, 5, 7]
-    assert len(outcome.agreement) == 4
+    assert outcome.seen.full_attention_layers == [1, 3, 5, 7]
+    assert len(outcome.seen.agreement) == 4
     full, sliding = 220, 16
-    assert outcome.kept_kv == (55 + sliding) / (full + sliding)
+    assert outcome.answer.kept_kv == (55 + sliding) / (full + sliding)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny_models import random_prompt, tiny_model
 
 from page_bench import cli
@@ -18,6 +19,7 @@ from page_bench.eviction import positions_to_keep
 from page_bench.evictors import evictor_class, evictor_names, make_evictor
 from page_bench.evictors.base import Granularity, Wrapper
 from page_bench.prefill import prefill
+from page_bench.scoring import Scorer
 
 HEAD = """\
 from dataclasses import dataclass
@@ -52,6 +54,7 @@ class Inverse(Wrapper):
     """Keeps what another evictor would drop."""
 
     name: ClassVar[str] = "inverse"
+    nests: ClassVar[bool] = True
 
     def score(self, layer, n_keep=None):
         return -self.base.score(layer, n_keep)
@@ -111,8 +114,8 @@ def kept(title: str, granularity: Granularity = "shared", **options: Any) -> lis
     model, evictor = tiny_model("llama"), config.make_evictor()
     with observing(model):
         ids = random_prompt(LENGTH)
-        filled = prefill(model, ids, window=WINDOW, room=1, evictor=evictor, n_keep=N_KEEP)
-    plan = positions_to_keep(evictor, filled, config, prompt_seed=0)
+        filled = prefill(model, ids, window=WINDOW, room=1, scorers=[Scorer(evictor, N_KEEP)])
+    plan = positions_to_keep(evictor, filled, config)
     assert not isinstance(plan, str)
     return [set(row.nonzero().flatten().tolist()) for row in plan.members.flatten(0, 1)]
 
@@ -322,3 +325,139 @@ def test_a_need_that_was_not_declared_is_named(in_file: Callable[[str], Path]) -
     other = path.with_name("declared.py")
     other.write_text(f"{HEAD}@dataclass(frozen=True)\nclass Mine(Evictor):{declared}")
     assert len(kept(f"{other}:Mine")[0]) == N_KEEP
+
+
+def test_an_evictor_from_elsewhere_cannot_change_the_models_tensors(
+    in_file: Callable[[str], Path],
+) -> None:
+    """In fp32 `.float()` copies nothing, so that arithmetic in place would reach the cache."""
+    code = (
+        HEAD
+        + """\
+@dataclass(frozen=True)
+class Mine(Evictor):
+    name: ClassVar[str] = "mine"
+    needs: ClassVar[frozenset] = frozenset({"hidden_states", "output_projection", "attention_mass"})
+
+    def score(self, layer, n_keep=None):
+        for tensor in (
+            layer.keys, layer.values, layer.window_attention, layer.hidden_states,
+            layer.output_projection, layer.attention_mass,
+        ):
+            tensor.mul_(2)
+        return layer.values.norm(dim=-1)
+
+    def allocate(self, scores, plan):
+        scores.mul_(-1)
+        return super().allocate(scores, plan)
+"""
+    )
+    path = in_file(code)
+    config = PageConfig(evictor=f"{path}:Mine", budget=N_KEEP / LENGTH, window=WINDOW)
+    model, evictor = tiny_model("llama"), config.make_evictor()
+    wrapped = make_evictor(f"adakv({path}:Mine)", {}, "head")
+    ids = random_prompt(LENGTH)
+    with observing(model):
+        plain = prefill(model, ids, window=WINDOW, room=1)
+        scorers = [Scorer(evictor, N_KEEP), Scorer(wrapped, N_KEEP)]
+        filled = prefill(model, ids, window=WINDOW, room=1, scorers=scorers)
+    plan = positions_to_keep(evictor, filled, config)
+    assert torch.equal(filled.logits, plain.logits)
+    observed = (filled.observation.window_attention, plain.observation.window_attention)
+    assert torch.equal(*observed)
+    for layer, expected in zip(filled.cache.layers, plain.cache.layers, strict=True):
+        assert torch.equal(layer.keys, expected.keys)
+        assert torch.equal(layer.values, expected.values)
+    # Both scored by the same values, and the largest ones stay.
+    first, second = filled.scores.values()
+    norms = torch.stack([layer.values[0].norm(dim=-1) for layer in plain.cache.layers])
+    for scores in (first, second):
+        torch.testing.assert_close(torch.stack([s.score for s in scores]), 2 * norms)
+    best = norms.mean((0, 1))[N_SINK : LENGTH - WINDOW].topk(N_KEEP - N_SINK - WINDOW).indices
+    kept_there = {int(i) + N_SINK for i in best}
+    assert not isinstance(plan, str)
+    assert kept_there <= set(plan.members[0, 0].nonzero().flatten().tolist())
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("where: Path = Path('x')", "an option where of type Path"),
+        ("layers: tuple[int, ...] = (1, 2)", "an option layers of type tuple[int, ...]"),
+        ("names: frozenset = frozenset()", "an option names of type frozenset"),
+        ("limit: float = float('inf')", "has inf as the default of limit"),
+        ("limit: int = Path('x')", "as the default of limit"),
+    ],
+)
+def test_options_that_no_record_can_hold_are_refused(
+    option: str, said: str, in_file: Callable[[str], Path]
+) -> None:
+    body = BODY.replace("\n    def", f"\n    {option}\n\n    def")
+    code = f"from pathlib import Path\n{HEAD}@dataclass(frozen=True)\nclass Mine(Evictor):{body}"
+    assert said in refused(f"{in_file(code)}:Mine")
+
+
+FAILURES = {
+    "score": ("failed in score (KeyError: 'boom')", "    def score(self, layer, n_keep=None):"),
+    "factor": ("failed in factor (KeyError: 'boom')", "    def factor(self, layer):"),
+    "allocate": ("failed in allocate (KeyError: 'boom')", "    def allocate(self, scores, plan):"),
+    "vote": ("failed in vote (KeyError: 'boom')", "    def vote(self, scores):"),
+    "options": ("did not take its options (KeyError: 'boom')", "    def __post_init__(self):"),
+}
+
+
+@pytest.mark.parametrize("step", FAILURES)
+def test_what_an_evictor_raises_bears_its_name(step: str, in_file: Callable[[str], Path]) -> None:
+    said, line = FAILURES[step]
+    score = "" if step == "score" else BODY.partition("\n\n")[2]
+    code = f"    name: ClassVar[str] = 'mine'\n{score}\n{line}\n        raise KeyError('boom')\n"
+    path = in_file(f"{HEAD}@dataclass(frozen=True)\nclass Mine(Evictor):\n{code}")
+    with pytest.raises(UsageError) as raised:
+        kept(f"{path}:Mine")
+    assert said in str(raised.value)
+    assert "mine" in str(raised.value)
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("torch.full((4, 2), 24.5)", "allocated counts of torch.float32"),
+        ("[[24, 24]] * 4", "allocated counts of list"),
+        ("torch.full((4, 2), 25)", "keeps 200 entries, but the budget .* is 192"),
+        # One layer may have more if another has less.
+        ("torch.tensor([[60, 60], [20, 20], [12, 12], [12, 12]])", "keeps 208 entries"),
+    ],
+)
+def test_counts_beyond_the_budget_or_of_another_kind_are_refused(
+    returned: str, said: str, in_file: Callable[[str], Path]
+) -> None:
+    allocate = f"\n    def allocate(self, scores, plan):\n        return {returned}\n"
+    code = f"{HEAD}@dataclass(frozen=True)\nclass Mine(Evictor):{BODY}{allocate}"
+    with pytest.raises(UsageError, match=said):
+        kept(f"{in_file(code)}:Mine", "head")
+
+
+@pytest.mark.parametrize("count", [12, 20, 24])
+def test_fewer_entries_than_the_budget_are_allowed(
+    count: int, in_file: Callable[[str], Path]
+) -> None:
+    allocate = (
+        f"\n    def allocate(self, scores, plan):\n        return torch.full((4, 2), {count})\n"
+    )
+    code = f"{HEAD}@dataclass(frozen=True)\nclass Mine(Evictor):{BODY}{allocate}"
+    assert [len(positions) for positions in kept(f"{in_file(code)}:Mine", "head")] == [count] * 8
+
+
+def test_a_path_may_begin_with_a_tilde_and_hold_spaces_and_parentheses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "with space (copy)"
+    folder.mkdir()
+    (folder / "mine.py").write_text(EVERY_NTH)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (folder / "mine.py", "~/with space (copy)/mine.py"):
+        assert kept(f"{path}:EveryNth", step=5) == [every(5)]
+        both = kept(f"{path}:Inverse( {path}:Inverse({path}:EveryNth) )")
+        assert both == [every(3)]
+        assert kept(f" adakv ( {path}:EveryNth ) ", "head") == [every(3)] * 8

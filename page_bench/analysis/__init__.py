@@ -1,0 +1,1 @@
+"""Finished runs read back: re-gating, sweeps over τ, ablations."""

@@ -1,0 +1,107 @@
+"""The arguments of `page-bench regate`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from page_bench.analysis.intervals import DRAWS, SEED
+from page_bench.analysis.outcomes import METRICS
+from page_bench.analysis.regate import Tau
+from page_bench.calibration.match import POLICIES
+from page_bench.errors import UsageError
+from page_bench.gating.gates import GATES
+from page_bench.gating.rules import CAPACITY_BOUND, MIDPOINT_SIZE, OPEN_RATE, THETA_Z
+
+ABLATIONS = ("bins", "layers", "head_pairs", "signals")
+
+_EPILOG = """\
+Runs hold a plain record (gate=open) and a full one (gate=closed) of each input; a gated run's
+records serve as what its gate made of them. One full run serves all evictors and budgets.
+
+  page-bench regate results --gate page --tau 0.07
+  page-bench regate results --sweep --figure sweep.svg
+  page-bench regate results --gate random --gate_args rate=0.7
+  page-bench regate results --ablate signals"""
+
+
+def tau_of(args: argparse.Namespace) -> Tau:
+    calibration = None if args.calibration is None else Path(args.calibration).expanduser()
+    return Tau(
+        args.tau,
+        args.theta_z,
+        args.open_rate,
+        args.pilot_size,
+        calibration,
+        args.calibration_mismatch,
+    )
+
+
+def gate_options(words: str) -> dict[str, object]:
+    """Options of a gate from `NAME=VALUE,…`."""
+    options: dict[str, object] = {}
+    for word in filter(None, words.split(",")):
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(f"--gate_args {words} is not NAME=VALUE,…; {word} has no value.")
+        options[name.strip().removeprefix("gate.")] = _value(value.strip())
+    return options
+
+
+def _value(text: str) -> object:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _tau_value(text: str) -> float | str:
+    value = _value(text)
+    return float(value) if isinstance(value, int | float) else text
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="page-bench regate",
+        description="The outcome of any gate at any τ, from stored runs; no model is loaded.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("runs", nargs="+", metavar="RUNS", help="trace files, or folders that hold trace_*.jsonl")
+    add("--gate", default="page", help=f"one of {', '.join(GATES)} (default page)")
+    add("--gate_args", default="", metavar="NAME=VALUE,…", help="its options")
+    add(
+        "--tau",
+        type=_tau_value,
+        default="zscore",
+        help="a number, fixed, zscore, quantile or midpoint (default zscore); measured on these "
+        f"inputs, or on --calibration; midpoint reads {MIDPOINT_SIZE} inputs of each of its tasks",
+    )
+    add("--theta_z", type=float, default=THETA_Z, help="θ_z of zscore (default %(default)s)")
+    add("--open_rate", type=float, default=OPEN_RATE, help="of quantile (default %(default)s)")
+    add("--pilot_size", type=int, default=100, help="inputs to measure τ on (default 100)")
+    add("--calibration", metavar="FILE", help="pilot written by page-bench calibrate")
+    add("--calibration_mismatch", choices=POLICIES, default="error")
+    add("--metric", choices=METRICS, default="correct", help="what Δ and harm are taken from")
+    mode = made.add_mutually_exclusive_group()
+    mode.add_argument("--sweep", action="store_true", help="every τ, with the plateau")
+    mode.add_argument("--k_sweep", action="store_true", help="runs of different top_k at one τ")
+    mode.add_argument("--ablate", choices=ABLATIONS, help="what D, or each signal, carries")
+    add("--taus", type=float, nargs="+", default=[], help="τ to sweep (default: all that differ)")
+    add("--figure", metavar="FILE", help="draw the sweep, as .png or .svg")
+    add(
+        "--capacity_bound",
+        default=CAPACITY_BOUND,
+        metavar="TASKS",
+        help="tasks that are to stay closed, for --ablate; separated by + (default %(default)s)",
+    )
+    add("--draws", type=int, default=DRAWS, help="of the bootstrap (default %(default)s)")
+    add("--seed", type=int, default=SEED, help="of the bootstrap (default %(default)s)")
+    add("--json", action="store_true", help="print one JSON object")
+    return made

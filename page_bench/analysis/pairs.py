@@ -1,0 +1,175 @@
+"""The plain and the full record of the same input, put together."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from page_bench.analysis.runs import Arm, Record, Sample
+from page_bench.analysis.stored_signals import recorded_options
+from page_bench.errors import UsageError
+from page_bench.trace import Trace
+
+DROP_TOLERANCE = 1e-4
+"""Two runs whose D of one input differ by more have not seen the same."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One input of one arm: its answer under eviction and its answer from the full cache.
+
+    Attributes:
+        sample: the input.
+        plain: record under eviction, whatever gate opened for it. It says what the prefill
+            showed. Where it kept everything (`kept_all_because`), that is its outcome.
+        full: record with the full cache, from any arm of the same model.
+    """
+
+    sample: Sample
+    plain: Trace
+    full: Trace
+
+    def gated(self, takes_plain: bool) -> Trace:
+        """The record of the answer that a gate gives."""
+        return self.plain if takes_plain else self.full
+
+
+@dataclass(frozen=True)
+class Family:
+    """Arms that differ in nothing but their budget.
+
+    Attributes:
+        arm: the one with the smallest budget.
+        label: what tells it from the other families.
+        budgets: by budget, ascending, the pairs.
+    """
+
+    arm: Arm
+    label: str
+    budgets: dict[float, list[Pair]]
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Those of all budgets, in their order."""
+        return [pair for own in self.budgets.values() for pair in own]
+
+
+def families(arms: Mapping[Arm, list[Pair]]) -> list[Family]:
+    """Arms put together across their budgets, in order."""
+    together: dict[Arm, dict[float, list[Pair]]] = defaultdict(dict)
+    for arm in sorted(arms):
+        together[dataclasses.replace(arm, budget=0)][arm.budget] = arms[arm]
+    return [
+        Family(
+            dataclasses.replace(common, budget=min(budgets)),
+            common.label(together),
+            budgets,
+        )
+        for common, budgets in together.items()
+    ]
+
+
+def pair_runs(records: Iterable[Record]) -> tuple[dict[Arm, list[Pair]], list[str]]:
+    """Put the plain and the full record of each input together.
+
+    Args:
+        records: of runs with any gate: where it opened a record is plain, else full. Runs with
+            gate=open and gate=closed go first where several have the same answer.
+
+    Returns:
+        Pairs by arm, both sorted, and sentences on what does not fit.
+
+    Raises:
+        UsageError: one run stands there twice, or there is not a single pair.
+    """
+    plain: dict[tuple[Arm, Sample], list[Record]] = defaultdict(list)
+    full: dict[tuple[tuple[str, ...], Sample], list[Record]] = defaultdict(list)
+    seen: dict[tuple[object, ...], Record] = {}
+    for record in records:
+        trace = record.trace
+        sample, arm = Sample.of(trace), Arm.of(trace)
+        run = (arm, sample, trace.gate, str(trace.gate_args), trace.tau_variant, trace.tau)
+        if run in seen:
+            raise UsageError(
+                f"{sample} stands twice for evictor={arm.evictor} budget={arm.budget:g} "
+                f"gate={trace.gate}, in "
+                f"{seen[run].where} and in {record.where}; leave one of the runs out."
+            )
+        seen[run] = record
+        if trace.gate_open:
+            plain[arm, sample].append(record)
+        else:
+            full[_model(arm), sample].append(record)
+    notes = []
+    pairs: dict[Arm, list[Pair]] = defaultdict(list)
+    for (arm, sample), found in sorted(plain.items(), key=lambda item: item[0]):
+        others = full.get((_model(arm), sample))
+        if others:
+            pairs[arm].append(Pair(sample, _best(found, "open", arm), _best(others, "closed", arm)))
+    if not pairs:
+        raise UsageError(_why_no_pair(plain.keys(), full.keys()))
+    paired = {(_model(arm), pair.sample) for arm, own in pairs.items() for pair in own}
+    lone_plain = len(plain) - sum(len(own) for own in pairs.values())
+    lone_full = len(full.keys() - paired)
+    if lone_plain or lone_full:
+        notes.append(
+            f"{lone_plain} plain records without a full one and {lone_full} full records without a "
+            f"plain one were left out."
+        )
+    notes += _disagreements(plain.values(), "plain") + _disagreements(full.values(), "full")
+    notes += _unlike([pair for own in pairs.values() for pair in own])
+    return dict(pairs), notes
+
+
+def _model(arm: Arm) -> tuple[str, ...]:
+    """What a full cache's answer depends on: neither the evictor nor what D is taken from."""
+    return arm.model, arm.dtype, arm.attn_implementation, arm.compress
+
+
+def _best(found: Sequence[Record], gate: str, arm: Arm) -> Trace:
+    """The record of a run that has the answer for every input, of the same arm if there is one."""
+    return min(found, key=lambda r: (r.trace.gate != gate, Arm.of(r.trace) != arm)).trace
+
+
+def _disagreements(groups: Iterable[Sequence[Record]], kind: str) -> list[str]:
+    differ = sum(len({record.trace.answer for record in group}) > 1 for group in groups)
+    if not differ:
+        return []
+    return [f"{differ} {kind} answers differ between runs that should have the same; see the logs."]
+
+
+def _unlike(pairs: Iterable[Pair]) -> list[str]:
+    gaps = [
+        abs(pair.plain.drop - pair.full.drop)
+        for pair in pairs
+        if (pair.plain.window, recorded_options(pair.plain))
+        == (pair.full.window, recorded_options(pair.full))
+    ]
+    gaps = [gap for gap in gaps if not math.isnan(gap)]
+    if max(gaps, default=0.0) <= DROP_TOLERANCE:
+        return []
+    return [
+        f"D of the same input differs by up to {max(gaps):.4f} between plain and full runs: they "
+        f"come from different hardware or versions."
+    ]
+
+
+def _why_no_pair(
+    plain: Iterable[tuple[Arm, Sample]], full: Iterable[tuple[tuple[str, ...], Sample]]
+) -> str:
+    plain, full = list(plain), list(full)
+    if not plain or not full:
+        kind, gate = ("plain", "open") if not plain else ("full", "closed")
+        return f"there is no {kind} record; add a run with gate={gate} on the same inputs."
+    if not {_model(arm) for arm, _ in plain} & {model for model, _ in full}:
+        return (
+            "plain and full records are of different models, dtypes, attention implementations or "
+            "compress; add a run with gate=closed of the same."
+        )
+    return (
+        "no input has both a plain and a full record: tasks, documents or the wording of the "
+        "prompts differ; add a run with gate=closed on the same inputs."
+    )

@@ -1,0 +1,238 @@
+"""Traces of finished runs, read back as typed records."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from page_bench.errors import UsageError
+from page_bench.trace import SCHEMA_VERSION, Trace
+
+TRACE_PATTERN = "trace_*.jsonl"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A trace and where it stands.
+
+    Attributes:
+        trace: the trace.
+        path: file that holds it.
+        line: number of its line, from 1 on.
+    """
+
+    trace: Trace
+    path: Path
+    line: int
+
+    @property
+    def where(self) -> str:
+        """File and line, for messages."""
+        return f"{self.path} line {self.line}"
+
+
+@dataclass(frozen=True, order=True)
+class Arm:
+    """What an eviction is made of, apart from the gate that decides over it.
+
+    The attributes are those of `Trace`; `evictor_args` is JSON with sorted keys.
+    """
+
+    model: str
+    dtype: str
+    attn_implementation: str
+    compress: str
+    window: int
+    top_k: int
+    evictor: str
+    evictor_args: str
+    granularity: str
+    score_norm: str
+    n_sink: int
+    recent: int
+    budget: float
+
+    @classmethod
+    def of(cls, trace: Trace) -> Arm:
+        """The arm of a trace."""
+        values = {f.name: getattr(trace, f.name) for f in dataclasses.fields(cls)}
+        values["evictor_args"] = json.dumps(trace.evictor_args, sort_keys=True)
+        return cls(**values)
+
+    def label(self, among: Iterable[Arm]) -> str:
+        """The evictor, and what besides it and the budget differs among these arms."""
+        arms = list(among)
+        names = (f.name for f in dataclasses.fields(self))
+        differing = (
+            f"{name}={getattr(self, name)}"
+            for name in names
+            if name not in ("evictor", "budget")
+            and any(getattr(arm, name) != getattr(self, name) for arm in arms)
+        )
+        return " ".join([self.evictor, *differing])
+
+
+@dataclass(frozen=True, order=True)
+class Sample:
+    """One input, as a model saw it.
+
+    Attributes:
+        task, doc_id, repeat, prompt_sha256, prompt_tokens: as in `Trace`; the last tells prompts
+            apart that truncation or a chat template made different.
+    """
+
+    task: str
+    doc_id: int
+    repeat: int
+    prompt_sha256: str
+    prompt_tokens: int
+
+    @classmethod
+    def of(cls, trace: Trace) -> Sample:
+        """The sample of a trace."""
+        return cls(*(getattr(trace, f.name) for f in dataclasses.fields(cls)))
+
+    @property
+    def prompt_seed(self) -> int:
+        """The number below 2**56 that depends on the prompt's text alone, as during the run."""
+        return int(self.prompt_sha256[:14], 16)
+
+    def __str__(self) -> str:
+        repeat = f" (repeat {self.repeat})" if self.repeat else ""
+        return f"{self.task} document {self.doc_id}{repeat}"
+
+
+def read_runs(places: Sequence[str | Path]) -> list[Record]:
+    """All traces of files, and of folders with all below them.
+
+    Args:
+        places: files of any name, and folders, whose `trace_*.jsonl` are read. A file that is
+            named twice is read once.
+
+    Raises:
+        UsageError: nothing is there, or a line is not a trace of this version.
+    """
+    return [record for path in trace_files(places) for record in read_traces(path)]
+
+
+def trace_files(places: Sequence[str | Path]) -> list[Path]:
+    """The files that `read_runs` reads, in the order given, those of a folder by name.
+
+    Raises:
+        UsageError: a place does not exist, or a folder holds no trace.
+    """
+    found: dict[Path, Path] = {}
+    for place in places:
+        path = Path(place).expanduser()
+        if path.is_dir():
+            files = sorted(path.rglob(TRACE_PATTERN))
+            if not files:
+                raise UsageError(
+                    f"{path} holds no {TRACE_PATTERN}; give a folder that a run with trace=FOLDER "
+                    f"or --output_path has written, or a file."
+                )
+        elif path.is_file():
+            files = [path]
+        else:
+            raise UsageError(f"{path} does not exist; give files or folders with traces.")
+        for file in files:
+            found.setdefault(file.resolve(), file)
+    return list(found.values())
+
+
+def read_traces(path: Path) -> list[Record]:
+    """The traces of one file.
+
+    Raises:
+        UsageError: a line is not a trace of this version, or there is none.
+    """
+    records = []
+    # Only "\n" ends a line: an answer may hold anything else.
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        for number, line in enumerate(file, start=1):
+            records.append(Record(parse_trace(line, f"{path} line {number}"), path, number))
+    if not records:
+        raise UsageError(f"{path} is empty; leave it out, or run again what should have filled it.")
+    return records
+
+
+def parse_trace(line: str, where: str = "the line") -> Trace:
+    """The trace that `Trace.to_json` wrote; null stands for NaN where a number is due.
+
+    Args:
+        line: one line of JSON.
+        where: what to call it in a message.
+
+    Raises:
+        UsageError: it is not complete, of another schema version, or has other fields or types.
+    """
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise UsageError(
+            f"{where} is not complete JSON ({error}), as when a run was killed while writing; "
+            f"delete the line or run again."
+        ) from error
+    if not isinstance(row, dict) or "schema_version" not in row:
+        raise UsageError(f"{where} is not a trace: it has no schema_version; leave the file out.")
+    version = row["schema_version"]
+    if version != SCHEMA_VERSION:
+        raise UsageError(
+            f"{where} has schema version {version}, but this page-bench reads version "
+            f"{SCHEMA_VERSION}; run again, or read it with the page-bench that wrote it."
+        )
+    hints = _hints()
+    required = {f.name for f in dataclasses.fields(Trace) if f.default is dataclasses.MISSING}
+    wrong = sorted(required - row.keys()) or sorted(row.keys() - hints.keys())
+    if wrong:
+        verb = "lacks" if required - row.keys() else "has the unknown field"
+        raise UsageError(f"{where} {verb} {', '.join(wrong)}; leave the file out, or run again.")
+    values = {}
+    for name, given in row.items():
+        try:
+            values[name] = _typed(given, hints[name])
+        except TypeError as error:
+            raise UsageError(
+                f"{where}: {name} is {given!r:.60}, not {_name(hints[name])}; run again."
+            ) from error
+    return Trace(**values)
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return typing.get_type_hints(Trace)
+
+
+def _typed(given: Any, hint: Any) -> Any:
+    """A value of JSON as its annotation wants it; TypeError if it cannot be that."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return given
+    if origin in (typing.Union, types.UnionType):
+        if given is None and type(None) in arguments:
+            return None
+        (wanted,) = (part for part in arguments if part is not type(None))
+        return _typed(given, wanted)
+    if origin is list and isinstance(given, list):
+        return [_typed(item, arguments[0]) for item in given]
+    if origin is dict and isinstance(given, dict):
+        return {key: _typed(item, arguments[1]) for key, item in given.items()}
+    if hint is float and given is None:
+        return math.nan
+    if hint is float and isinstance(given, int) and not isinstance(given, bool):
+        return float(given)
+    if isinstance(hint, type) and type(given) is hint:
+        return given
+    raise TypeError
+
+
+def _name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)

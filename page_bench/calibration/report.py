@@ -1,0 +1,120 @@
+"""A calibration in words and tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from page_bench.calibration.file import Calibration
+from page_bench.calibration.pilots import PilotRow
+from page_bench.gating.rules import (
+    BOOTSTRAP_DRAWS,
+    CONFIDENCE,
+    FIXED_TAU,
+    LABEL_NEEDS,
+    known_threshold,
+    opens_at,
+)
+from page_bench.gating.threshold import SMALL_PILOT, Threshold
+
+
+def describe(calibration: Calibration, signal: str = "drop") -> str:
+    """What was measured on what, and τ of one signal by every rule, with interval and labels."""
+    shortest, typical, longest = calibration.lengths
+    model = calibration.model
+    values = calibration.values(signal)
+    where = (
+        f"documents from {calibration.test_limit} on, disjoint from the test"
+        if calibration.pilot_kind == "held-out"
+        else f"the first {calibration.test_limit} documents: pilot = test inputs"
+    )
+    lines = [
+        f"model   {model.name}, {model.dtype}, {model.attn_implementation}",
+        f"pilot   {len(values)} prompts of {calibration.pilot or ', '.join(calibration.tasks)}",
+        f"        {calibration.pilot_kind}: {where}",
+        f"length  {typical:g} tokens typically, {shortest} to {longest}",
+        f"{signal:<7} mean {statistics.fmean(values):.4f}, sd {statistics.pstdev(values):.4f}",
+        "",
+    ]
+    found = [one for one in calibration.thresholds if one.signal == signal]
+    header = ("tau", "value", f"{CONFIDENCE:.0%} interval", "n", "opens", "undecided", "labels")
+    rows = [header, *(_row(one, values) for one in found)]
+    if signal == "drop":
+        rows.append(_row(known_threshold("fixed"), values))
+    lines += _table(rows)
+    lines += ["", f"Interval: bootstrap over the pilot, {BOOTSTRAP_DRAWS} draws. Opens: share of"]
+    lines += ["the pilot. Undecided: share of it that opens at one end of the interval only."]
+    if len(values) < SMALL_PILOT:
+        lines.append(f"Below {SMALL_PILOT} prompts τ may lie anywhere.")
+    return "\n".join(lines)
+
+
+def pilot_table(rows: Sequence[PilotRow]) -> str:
+    """How τ and the open rate move from pilot to pilot, all applied to the same inputs."""
+    tasks = list(rows[0].open_by_task)
+    first = rows[0].threshold
+    asked = f"theta_z={first.theta_z:g}" if first.theta_z is not None else f"{first.open_rate:g}"
+    header = ("pilot", "n", "mean", "sd", f"tau ({first.rule}, {asked})", "opens", *tasks)
+    lines = _table([header, *(_pilot_row(row, tasks) for row in rows)])
+    taus = [row.threshold.tau for row in rows]
+    rates = [row.open_rate for row in rows]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Opens: share of the same {rows[0].n} inputs, and of each task's.",
+            f"τ moves by {max(taus) - min(taus):.4f}, "
+            f"the open rate by {max(rates) - min(rates):.2f}.",
+        ]
+    )
+
+
+def _row(threshold: Threshold, values: Sequence[float]) -> tuple[str, ...]:
+    rule = f"fixed {FIXED_TAU}" if threshold.rule == "fixed" else threshold.rule
+    # The midpoint comes from inputs of its own; what it opens is told of the pilot, like the rest.
+    opened = statistics.fmean(opens_at(v, threshold.tau, threshold.side) for v in values)
+    undecided = _undecided(threshold, values)
+    return (
+        rule,
+        f"{threshold.tau:.4f}",
+        _interval(threshold) or "–",
+        str(threshold.pilot_n or "–"),
+        f"{opened:.2f}",
+        "–" if undecided is None else f"{undecided:.2f}",
+        str(LABEL_NEEDS[threshold.rule]),
+    )
+
+
+def _undecided(threshold: Threshold, values: Sequence[float]) -> float | None:
+    if threshold.interval is None:
+        return None
+    low, high = threshold.interval
+    side = threshold.side
+    return statistics.fmean(opens_at(v, low, side) != opens_at(v, high, side) for v in values)
+
+
+def _pilot_row(row: PilotRow, tasks: Sequence[str]) -> tuple[str, ...]:
+    one = row.threshold
+    return (
+        row.pilot,
+        str(one.pilot_n),
+        f"{one.mu:.4f}",
+        f"{one.sigma:.4f}",
+        f"{one.tau:.4f} {_interval(one)}",
+        f"{row.open_rate:.2f}",
+        *(f"{row.open_by_task[task]:.2f}" for task in tasks),
+    )
+
+
+def _interval(threshold: Threshold) -> str:
+    if threshold.interval is None:
+        return ""
+    return "[{:.4f}, {:.4f}]".format(*threshold.interval)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,153 @@
+"""What decides in a run: the gate, its τ, and where these come from."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from page_bench.calibration import file as calibration_file
+from page_bench.calibration.match import mismatches, overlap, refuse_mismatch, settings_of
+from page_bench.config import PageConfig
+from page_bench.gating.gate import Facts, Gate
+from page_bench.gating.rules import known_threshold, quantile_threshold, with_interval
+from page_bench.gating.threshold import Threshold, zscore_threshold
+from page_bench.prompt import Prompt
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A gate with all that it needs to decide.
+
+    Attributes:
+        gate: the rule.
+        threshold: τ; None where the gate reads none.
+        task_means: mean of the gate's signal over the pilot prompts of each task; empty where no
+            pilot was measured.
+    """
+
+    gate: Gate
+    threshold: Threshold | None = None
+    task_means: Mapping[str, float] = field(default_factory=dict)
+
+    def opens(self, prompt: Prompt, signals: Mapping[str, float]) -> bool:
+        """Whether the gate opens for a prompt whose prefill showed these signals."""
+        return self.gate.opens(
+            Facts(
+                prompt.task,
+                prompt.doc_id,
+                prompt.seed,
+                signals,
+                self.threshold,
+                self.task_means.get(prompt.task),
+            )
+        )
+
+
+def without_pilot(config: PageConfig) -> Decision:
+    """The decision where nothing has to be measured first."""
+    gate = config.make_gate()
+    if gate.side is None:
+        return Decision(gate)
+    return Decision(gate, known_threshold(config.tau, str(gate.signal), gate.side))
+
+
+def from_pilot(
+    config: PageConfig, tasks: Sequence[str], values: Sequence[float], final: bool = True
+) -> Decision:
+    """The decision that a pilot's values of the gate's signal lead to.
+
+    Args:
+        config: gate and rule for τ.
+        tasks: task of each pilot prompt.
+        values: the signal on each.
+        final: whether the bootstrap interval of τ is wanted.
+
+    Raises:
+        UsageError: too few prompts for the rule.
+    """
+    gate = config.make_gate()
+    assert gate.side is not None
+    signal = str(gate.signal)
+    by_task: dict[str, list[float]] = defaultdict(list)
+    for task, value in zip(tasks, values, strict=True):
+        by_task[task].append(value)
+    means = {task: statistics.fmean(group) for task, group in by_task.items()}
+    if config.tau == "zscore":
+        threshold = zscore_threshold(values, config.theta_z, signal, gate.side)
+    elif config.tau == "quantile":
+        threshold = quantile_threshold(values, config.open_rate, signal, gate.side)
+    else:
+        return Decision(gate, known_threshold(config.tau, signal, gate.side), means)
+    return Decision(gate, with_interval(threshold, values) if final else threshold, means)
+
+
+def from_calibration(config: PageConfig) -> Decision:
+    """The decision that a calibration file leads to; whether it is this run's is asked elsewhere.
+
+    Raises:
+        UsageError: the file cannot be read, or lacks what the gate or the rule needs.
+    """
+    assert config.calibration is not None
+    calibration = calibration_file.load(Path(config.calibration))
+    gate = config.make_gate()
+    assert gate.side is not None
+    signal = str(gate.signal)
+    means = calibration.task_means(signal)
+    if config.tau not in calibration_file.MEASURED_RULES:
+        return Decision(gate, known_threshold(config.tau, signal, gate.side), means)
+    threshold = calibration_file.threshold_from(
+        calibration,
+        str(config.tau),
+        signal=signal,
+        side=gate.side,
+        theta_z=config.theta_z,
+        open_rate=config.open_rate,
+    )
+    return Decision(gate, threshold, means)
+
+
+def calibration_warnings(
+    config: PageConfig,
+    model: calibration_file.ModelFacts,
+    prompts: Sequence[Prompt],
+    chat: bool,
+) -> list[str]:
+    """What a reader must know of the run's calibration file: how it differs, what it has seen.
+
+    Args:
+        config: the arm.
+        model: the run's model.
+        prompts: the run's prompts.
+        chat: whether a chat template was applied.
+
+    Raises:
+        UsageError: there are differences, and `calibration_mismatch` is `error`.
+    """
+    if config.calibration is None:
+        return []
+    calibration = calibration_file.load(Path(config.calibration))
+    differences = mismatches(
+        calibration,
+        model,
+        [len(prompt.input_ids) for prompt in prompts],
+        settings_of(
+            window=config.window,
+            top_k=config.top_k,
+            compress=config.compress,
+            gate=config.make_gate(),
+            chat=chat,
+        ),
+        {prompt.protocol for prompt in prompts if prompt.protocol is not None},
+    )
+    warning = refuse_mismatch(config.calibration, differences, config.calibration_mismatch)
+    warnings = [] if warning is None else [warning]
+    shared = overlap(calibration, {prompt.sha256 for prompt in prompts})
+    if shared:
+        warnings.append(
+            f"{shared} prompts of this run stand in the pilot of {config.calibration} as well: τ "
+            f"has seen them."
+        )
+    return warnings

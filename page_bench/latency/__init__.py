@@ -1,0 +1,1 @@
+"""Time and memory of full, plain and gated decoding: `page-bench latency`."""

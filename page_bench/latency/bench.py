@@ -1,0 +1,299 @@
+"""What a full, an evicted and a gated cache cost, phase by phase (paper, Table 26).
+
+Decoding is forced: every run makes the same number of new tokens, whatever they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from page_bench.attention import MEAN_ALONE, SpreadOptions, observing
+from page_bench.cache import empty_cache, kv_bytes
+from page_bench.config import PageConfig, budget_for
+from page_bench.decode import AnswerRequest, Row, decode, decoding_rules
+from page_bench.errors import UsageError
+from page_bench.prefill import base_model, forward, text_config
+from page_bench.prompt import Prompt
+from page_bench.prompt_pass import PromptPass
+from page_bench.signals import NEEDS_ENTROPY
+from page_bench.support import layer_windows
+
+FULL, PLAIN, OPEN, CLOSED = "full", "plain", "gated, open", "gated, closed"
+
+Ignored = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One prompt under one configuration, once.
+
+    Attributes:
+        prefill_s: the prompt's pass, with what is observed in it.
+        gate_s: D, and whatever else the gate reads; None without a gate.
+        evict_s: scores, keep sets and the smaller cache; None where the full cache is used.
+        decode_s: from the complete or evicted cache to the last new token.
+        decode_steps: passes of the model in that time. The full cache has the logits of the first
+            token from its prefill; an evicted one must be asked for them.
+        kv_bytes: the prompt's keys and values while decoding, as measured.
+        kv_formula_bytes: the same by L · H_kv · d · n · 2 · size.
+        kept_all_because: why an evictor kept everything; None where it did not or was not asked.
+    """
+
+    prefill_s: float
+    gate_s: float | None
+    evict_s: float | None
+    decode_s: float
+    decode_steps: int
+    kv_bytes: int
+    kv_formula_bytes: int
+    kept_all_because: str | None = None
+
+    @property
+    def total_s(self) -> float:
+        """From the prompt to the last new token."""
+        return self.prefill_s + (self.gate_s or 0.0) + (self.evict_s or 0.0) + self.decode_s
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Passes of the model per second of decoding, one token each."""
+        return self.decode_steps / self.decode_s
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A loaded model under one arm.
+
+    Attributes:
+        model: a model that page-bench can run, under its own attention implementation.
+        tokenizer: its tokenizer.
+        config: the arm: evictor, budget and gate. τ has no bearing on what a decision costs.
+        new_tokens: tokens that every run makes.
+        mixed_precision: dtype of autocast; None without.
+
+    Raises:
+        UsageError: fewer than two new tokens, or an arm whose cost is not that of one pass and one
+            answer.
+    """
+
+    model: PreTrainedModel
+    tokenizer: Any
+    config: PageConfig
+    new_tokens: int
+    mixed_precision: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        if self.new_tokens < 2:
+            raise UsageError(
+                f"{self.new_tokens} new tokens leave no step to measure; give at least 2."
+            )
+        if self.config.make_gate().needs_answers:
+            raise UsageError(
+                f"gate={self.config.gate} decodes before it decides, so that it costs what its "
+                f"answers cost; choose a gate that reads the prefill, or gate=open."
+            )
+        if self.config.compress != "prompt":
+            raise UsageError(
+                "compress=context needs prompts with a question, which random tokens do not have; "
+                "leave it out."
+            )
+
+    @property
+    def configurations(self) -> tuple[str, ...]:
+        """What is compared: gated runs only where the gate reads the prefill."""
+        gated = (OPEN, CLOSED) if self.config.make_gate().signal is not None else ()
+        return (FULL, PLAIN, *gated)
+
+    def prompt(self, length: int) -> Prompt:
+        """A prompt of so many random tokens, none of them special; the same at every call."""
+        special = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
+        size = min(len(self.tokenizer), text_config(self.model).vocab_size)
+        plain = torch.tensor([i for i in range(size) if i not in special])
+        generator = torch.Generator().manual_seed(length)
+        chosen = plain[torch.randint(len(plain), (length,), generator=generator)]
+        # transformers' own way of ignoring the end of a sequence.
+        forced = {"do_sample": False, "min_new_tokens": self.new_tokens}
+        return Prompt(
+            task="latency",
+            doc_id=0,
+            repeat=0,
+            protocol=None,
+            text=f"{length} random tokens",
+            input_ids=tuple(chosen.tolist()),
+            context_tokens=None,
+            truncated_tokens=0,
+            request=AnswerRequest(self.new_tokens, (), forced),
+        )
+
+    def run(self, name: str, prompt: Prompt, decoding: Ignored = lambda: None) -> Run:
+        """Answer a prompt under one configuration.
+
+        Args:
+            name: one of `configurations`.
+            prompt: see `prompt`.
+            decoding: called when the model begins to decode.
+
+        Raises:
+            UsageError: the model's generation config ends an answer early.
+        """
+        mixed = self.mixed_precision
+        with torch.autocast(self.model.device.type, mixed, mixed is not None):
+            if name == FULL:
+                return self._full(prompt, decoding)
+            with observing(base_model(self.model)):
+                return self._observed(name, prompt, decoding)
+
+    def _full(self, prompt: Prompt, decoding: Ignored) -> Run:
+        """What the model costs by itself: nothing is observed."""
+        model, length = self.model, len(prompt.input_ids)
+        ids = torch.tensor([prompt.input_ids], device=model.device)
+        start = self._now()
+        cache = empty_cache(layer_windows(text_config(model)), length + self.new_tokens)
+        logits = forward(model, ids, cache)
+        prefilled = self._now()
+        size = kv_bytes(cache)
+        # Decoding is page-bench's own in all configurations.
+        with observing(base_model(model)):
+            rules = decoding_rules(model, self.tokenizer, ids, prompt.request)
+            begun = self._now()
+            with _counting(model, decoding) as steps:
+                row = Row(cache, logits, rules, prompt.seed)
+                (answer,) = decode(model, [row], ids, self.new_tokens)
+            decode_s = self._now() - begun
+        self._check(answer.ids)
+        return Run(
+            prefill_s=prefilled - start,
+            gate_s=None,
+            evict_s=None,
+            decode_s=decode_s,
+            decode_steps=steps(),
+            kv_bytes=size,
+            kv_formula_bytes=self._formula(length, length),
+        )
+
+    def _observed(self, name: str, prompt: Prompt, decoding: Ignored) -> Run:
+        """One arm, as the engine runs it, with the gate's decision given."""
+        config, length = self.config, len(prompt.input_ids)
+        start = self._now()
+        passed = PromptPass(
+            self.model,
+            self.tokenizer,
+            prompt,
+            [config],
+            window=config.window,
+            spread=MEAN_ALONE if name == PLAIN else self._spread(),
+            seed=prompt.seed,
+            decode_rows=1,
+        )
+        prefill_s = self._now() - start
+        gate_s = None if name == PLAIN else passed.seen(config).gate_s
+        with _counting(self.model, decoding) as steps:
+            (answer,) = passed.answers([None if name == CLOSED else config], last=True)
+        self._check(answer.answer_ids)
+        evicted = answer.kept_all_because is None
+        n_keep = budget_for(config, length) if evicted else length
+        assert isinstance(n_keep, int)
+        return Run(
+            prefill_s=prefill_s,
+            gate_s=gate_s,
+            evict_s=None if name == CLOSED else answer.evict_s,
+            decode_s=answer.decode_s,
+            decode_steps=steps(),
+            kv_bytes=answer.kv_bytes_kept,
+            kv_formula_bytes=self._formula(length, n_keep),
+            kept_all_because=None if name == CLOSED else answer.kept_all_because,
+        )
+
+    def _spread(self) -> SpreadOptions:
+        """What the gate, or `signals`, has measured of the window's rows."""
+        entropy = bool(NEEDS_ENTROPY & {*self.config.signal_names})
+        return SpreadOptions(entropy, self.config.signals != "gate", self.config.top_k)
+
+    def _formula(self, length: int, kept: int) -> int:
+        dtype = self.mixed_precision or base_model(self.model).dtype
+        return kv_formula_bytes(text_config(self.model), length, kept, dtype)
+
+    def _check(self, ids: Sequence[int]) -> None:
+        if len(ids) != self.new_tokens:
+            raise UsageError(
+                f"the answer ended after {len(ids)} of {self.new_tokens} tokens: the model's "
+                f"generation config stops it (max_time or stop strings); take that out of it."
+            )
+
+    def _now(self) -> float:
+        """Seconds on a clock, once all work queued on the device is done."""
+        if (device := self.model.device.type) != "cpu":
+            getattr(torch, device).synchronize()
+        return time.perf_counter()
+
+
+def load(model_args: str, device: str | None, new_tokens: int) -> tuple[Bench, str, int]:
+    """Load what model arguments name.
+
+    Args:
+        model_args: as for lm-eval.
+        device: such as `cuda`; None means the GPU, or the CPU where there is none.
+        new_tokens: tokens that every run makes.
+
+    Returns:
+        The bench, the model's name, and positions for prompt and answer.
+
+    Raises:
+        UsageError: arguments that cannot be honoured, or a model that cannot be run.
+    """
+    from page_bench import harness, plugin
+
+    plugin.install()
+    from lm_eval.utils import simple_parse_args_string
+
+    from page_bench.lm import PageLM
+
+    given = dict(simple_parse_args_string(model_args))
+    for name in ("store", "trace"):
+        if given.get(name) is not None:
+            raise UsageError(f"{name}={given[name]}: latency keeps no answers; leave it out.")
+    if device is not None and given.get("device") is not None:
+        raise UsageError("--device and --model_args both give a device; give it once.")
+    arguments = harness.complete_call({"model_args": given, "tasks": ["-"]})["model_args"]
+    lm = PageLM(**arguments, **({} if device is None else {"device": device}))
+    bench = Bench(lm.model, lm.tokenizer, lm.page, new_tokens, lm.mixed_precision_dtype)
+    return bench, lm.model_name, int(lm.max_length)
+
+
+def kv_formula_bytes(text: Any, length: int, kept: int, dtype: torch.dtype) -> int:
+    """Bytes of a prompt's keys and values by L · H_kv · d · n · 2 · size (paper, Table 26).
+
+    Args:
+        text: the configuration of the language model itself.
+        length: prompt tokens T; a layer with a sliding window holds min(T, window) of them.
+        kept: n, entries per KV head of the other layers, on average.
+        dtype: of keys and values.
+    """
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    entries = sum(kept if w is None else min(length, w) for w in layer_windows(text))
+    return entries * heads * dim * 2 * dtype.itemsize
+
+
+@contextmanager
+def _counting(model: PreTrainedModel, first: Ignored) -> Iterator[Callable[[], int]]:
+    """Counts the passes of a model while the context lasts; `first` is called before the first."""
+    passes = 0
+
+    def passing(*args: object) -> None:
+        nonlocal passes
+        if passes == 0:
+            first()
+        passes += 1
+
+    handle = model.register_forward_pre_hook(passing)
+    try:
+        yield lambda: passes
+    finally:
+        handle.remove()

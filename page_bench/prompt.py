@@ -1,0 +1,53 @@
+"""One sample to answer, as the engine sees it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from page_bench.decode import AnswerRequest
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One sample to answer.
+
+    Attributes:
+        task, doc_id: the sample.
+        repeat: 0, or which of several answers to the same sample this is.
+        protocol: how the task words its prompts; None where it does not say.
+        text: the prompt's text.
+        input_ids: its tokens, after truncation.
+        context_tokens: how many of them are the context, with all before it; None where the whole
+            prompt is compressed.
+        truncated_tokens: tokens that truncation removed.
+        request: how to answer.
+        score: the task's score of an answer's token ids; None where the document does not say how.
+    """
+
+    task: str
+    doc_id: int
+    repeat: int
+    protocol: str | None
+    text: str
+    input_ids: tuple[int, ...]
+    context_tokens: int | None
+    truncated_tokens: int
+    request: AnswerRequest
+    score: Callable[[Sequence[int]], float] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the prompt's text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def seed(self) -> int:
+        """A number below 2**56 that depends on the prompt's text alone."""
+        return int(self.sha256[:14], 16)
+
+    @property
+    def compressed_tokens(self) -> int:
+        """Tokens that are observed and evicted: the context, or the whole prompt."""
+        return len(self.input_ids) if self.context_tokens is None else self.context_tokens

@@ -1,0 +1,270 @@
+"""One prompt after its prefill: what was seen, and answers under any evictions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from page_bench.attention import SpreadOptions
+from page_bench.cache import allocated_bytes, entry_count, full_size, kv_bytes
+from page_bench.config import PageConfig, budget_for
+from page_bench.decode import DecodingRules, Row, decode, decoding_rules, read
+from page_bench.distress import repetition
+from page_bench.eviction import KeepPlan, evict, positions_to_keep
+from page_bench.prefill import Prefill, prefill
+from page_bench.prompt import Prompt
+from page_bench.scoring import Scorer
+from page_bench.signals import agreements, measure, pair_agreement
+from page_bench.trace import Answered, Seen
+
+GATE_CLOSED = "gate closed"
+
+_SHARE_OF_FREE_MEMORY = 0.5
+"""How much of the memory that is free the caches of one decode batch may take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmAnswer(Answered):
+    """An answer under one eviction, or under the full cache, with its token ids."""
+
+    answer_ids: list[int]
+
+
+@dataclass
+class _Job:
+    """A keep set to decode.
+
+    Attributes:
+        keep: None for the full cache.
+        entries: kept over all layers and KV heads.
+        wanted_by: which of the evictions asked for have it.
+    """
+
+    keep: KeepPlan | None
+    entries: int
+    wanted_by: list[int]
+
+
+class PromptPass:
+    """A prompt, prefilled once.
+
+    Attributes:
+        prompt_tokens: T.
+        new_tokens: tokens of all answers so far.
+        prefill_s, evict_s, decode_s: seconds so far.
+
+    Args:
+        model: a model whose attention implementation is one of `attention.register`.
+        tokenizer: its tokenizer.
+        prompt: the sample.
+        evictions: the arms whose evictions will be asked for.
+        window: observation window w.
+        spread: what is measured of the window's rows besides their mean.
+        seed: of the random numbers when sampling.
+        decode_rows: answers decoded together, at most; None means what memory allows.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        prompt: Prompt,
+        evictions: Sequence[PageConfig],
+        window: int,
+        spread: SpreadOptions,
+        seed: int,
+        decode_rows: int | None,
+    ) -> None:
+        self._model, self._tokenizer, self._prompt = model, tokenizer, prompt
+        self._seed, self._decode_rows = seed, decode_rows
+        self._input_ids = torch.tensor([prompt.input_ids], device=model.device)
+        length, split = len(prompt.input_ids), prompt.compressed_tokens
+        # Only the context is observed and evicted where the question is read afterwards.
+        self._room = length - split + prompt.request.max_new_tokens
+        start = self._now()
+        self._filled: Prefill | None = prefill(
+            model,
+            self._input_ids[:, :split],
+            window=window,
+            room=self._room,
+            scorers=[
+                Scorer(eviction.make_evictor(), n_keep)
+                for eviction in evictions
+                if isinstance(n_keep := budget_for(eviction, split), int)
+            ],
+            prompt_seed=prompt.seed,
+            spread=spread,
+        )
+        self.prompt_tokens = length
+        self.new_tokens = 0
+        self.prefill_s = self._now() - start
+        self.evict_s = self.decode_s = 0.0
+        self._full_entries, self._full_bytes = full_size(self._filled.cache, length)
+
+    def seen(self, config: PageConfig) -> Seen:
+        """What the prefill showed, as far as a configuration asks for it."""
+        assert self._filled is not None, "the full cache has been used up"
+        start = self._now()
+        observation, options = self._filled.observation, config.drop_options
+        window_attention, row_entropy = observation.window_attention, observation.row_entropy
+        agreement = agreements(window_attention, options)
+        cache = self._filled.cache
+        signals = measure(
+            agreement,
+            window_attention,
+            row_entropy,
+            (cache.layers[i].keys[0] for i in observation.layers),
+            options,
+            config.signal_names,
+        )
+        pairs = None
+        if config.signals == "pairs":
+            pairs = pair_agreement(window_attention, options.top_k).tolist()
+        margin = None if config.signals == "gate" else observation.margin
+        return Seen(
+            prompt_tokens=len(self._prompt.input_ids),
+            context_tokens=self._prompt.context_tokens,
+            agreement=agreement.tolist(),
+            full_attention_layers=list(observation.layers),
+            drop=signals["drop"],
+            signals=signals,
+            pair_agreement=pairs,
+            margin=None if margin is None else margin.tolist(),
+            kv_bytes_full=self._full_bytes,
+            prefill_s=self.prefill_s,
+            gate_s=self._now() - start,
+        )
+
+    def answers(self, evictions: Sequence[PageConfig | None], last: bool) -> list[ArmAnswer]:
+        """Answer under several evictions; those that keep the same entries are decoded once.
+
+        Args:
+            evictions: arms whose evictor acts; None stands for the full cache.
+            last: no more answers will be asked for, so that nothing need be kept for them. An
+                answer from the full cache uses that cache up.
+        """
+        start = self._now()
+        plans = [self._plan(eviction) for eviction in evictions]
+        jobs = self._jobs(plans)
+        planned = self._now() - start
+        self.evict_s += planned
+        plan_s = planned / max(len(jobs), 1)
+        results: dict[int, ArmAnswer] = {}
+        while jobs:
+            batch = jobs[: self._rows_that_fit(jobs)]
+            del jobs[: len(batch)]
+            for job, answer in zip(batch, self._decode(batch, last and not jobs), strict=True):
+                for i in job.wanted_by:
+                    plan = plans[i]
+                    results[i] = replace(
+                        answer,
+                        kept_all_because=plan if isinstance(plan, str) else None,
+                        evict_s=answer.evict_s + plan_s,
+                    )
+        return [results[i] for i in range(len(evictions))]
+
+    def _plan(self, eviction: PageConfig | None) -> KeepPlan | str:
+        assert self._filled is not None, "the full cache has been used up"
+        if eviction is None:
+            return GATE_CLOSED
+        evictor = eviction.make_evictor()
+        return positions_to_keep(evictor, self._filled, eviction)
+
+    def _jobs(self, plans: Sequence[KeepPlan | str]) -> list[_Job]:
+        """Distinct keep sets, the smallest first; the full cache comes last, it is used up."""
+        assert self._filled is not None
+        jobs: dict[object, _Job] = {}
+        for i, plan in enumerate(plans):
+            if isinstance(plan, KeepPlan):
+                shape = self._filled.shape
+                job = jobs.setdefault(plan.key(), _Job(plan, plan.entries(*shape), []))
+            else:
+                job = jobs.setdefault(None, _Job(None, self._full_entries, []))
+            job.wanted_by.append(i)
+        return sorted(jobs.values(), key=lambda job: (job.keep is None, job.entries))
+
+    def _rows_that_fit(self, jobs: Sequence[_Job]) -> int:
+        """How many of the next jobs are decoded together."""
+        assert self._filled is not None
+        if self._filled.observation.latent:
+            # The model unfolds its latents before it attends: rows of unequal length cannot.
+            return 1
+        if self._decode_rows is not None:
+            return self._decode_rows
+        room = _SHARE_OF_FREE_MEMORY * _free_bytes(self._model.device)
+        each = self._full_bytes / self._full_entries
+        rows, used = 0, 0.0
+        while rows < len(jobs) and (rows == 0 or used + jobs[rows].entries * each <= room):
+            used += jobs[rows].entries * each
+            rows += 1
+        return rows
+
+    def _decode(self, batch: Sequence[_Job], last: bool) -> list[ArmAnswer]:
+        """Evict and answer some keep sets together."""
+        assert self._filled is not None
+        length, request = len(self._prompt.input_ids), self._prompt.request
+        split = self._prompt.compressed_tokens
+        # With no question to read, an evicted cache reads the last prompt token again.
+        unread = min(split, length - 1)
+        start = self._now()
+        rows = []
+        for job in batch:
+            if job.keep is None:
+                cache: Cache = self._filled.cache
+                logits = self._filled.logits if split == length else None
+            else:
+                room = self._room + split - unread
+                cache, logits = evict(self._filled, job.keep, room, unread < split), None
+            rows.append(Row(cache, logits, self._rules(), self._seed))
+        # While decoding, neither the full cache nor what was observed is needed any more.
+        if last or any(job.keep is None for job in batch):
+            self._filled = None
+        evicted = self._now()
+        waiting = [row for row in rows if row.logits is None]
+        read(self._model, waiting, self._input_ids[:, unread:], unread)
+        kept = [(entry_count(row.cache), kv_bytes(row.cache)) for row in rows]
+        allocated = [allocated_bytes(row.cache) for row in rows]
+        answers = decode(self._model, rows, self._input_ids, request.max_new_tokens)
+        decode_s = self._now() - evicted
+        self.evict_s += evicted - start
+        self.decode_s += decode_s
+        self.new_tokens += sum(len(answer.ids) for answer in answers)
+        return [
+            ArmAnswer(
+                kept_all_because=None,
+                kept_tokens=length * entries / self._full_entries,
+                kept_kv=entries / self._full_entries,
+                kv_bytes_kept=size,
+                kv_bytes_allocated=buffers,
+                evict_s=(evicted - start) / len(batch),
+                decode_s=decode_s,
+                decode_rows=len(batch),
+                answer_ids=answer.ids,
+                mean_token_entropy=answer.mean_token_entropy,
+                repetition=repetition(answer.ids),
+            )
+            for (entries, size), buffers, answer in zip(kept, allocated, answers, strict=True)
+        ]
+
+    def _rules(self) -> DecodingRules:
+        return decoding_rules(self._model, self._tokenizer, self._input_ids, self._prompt.request)
+
+    def _now(self) -> float:
+        """Seconds on a clock, once all work queued on the device is done."""
+        device = self._model.device.type
+        if device != "cpu":
+            getattr(torch, device).synchronize()
+        return time.perf_counter()
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return int(psutil.virtual_memory().available)

@@ -1,0 +1,70 @@
+"""The trace of one answer, put together from what the run, the prompt and the engine know."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+
+from page_bench.calibration.file import ModelFacts
+from page_bench.config import PageConfig
+from page_bench.engine import Outcome
+from page_bench.gating.threshold import Threshold
+from page_bench.prompt import Prompt
+from page_bench.trace import Trace
+
+
+def trace_of(
+    model: ModelFacts,
+    page: PageConfig,
+    prompt: Prompt,
+    outcome: Outcome,
+    threshold: Threshold | None,
+    text: str,
+) -> Trace:
+    """The record of one sample, before the task has scored it.
+
+    Args:
+        model: the model.
+        page: the arm.
+        prompt: the sample.
+        outcome: what came of it.
+        threshold: τ and its origin; None where the gate reads none.
+        text: the answer as it will be scored.
+    """
+    seen, answer = asdict(outcome.seen), asdict(outcome.answer)
+    ids = answer.pop("answer_ids")
+    z = None
+    if threshold is not None:
+        z = threshold.z(outcome.seen.signals.get(threshold.signal, math.nan))
+    return Trace(
+        model=model.name,
+        dtype=model.dtype,
+        attn_implementation=model.attn_implementation,
+        task=prompt.task,
+        doc_id=prompt.doc_id,
+        protocol=prompt.protocol,
+        repeat=prompt.repeat,
+        prompt_sha256=prompt.sha256,
+        evictor=page.evictor,
+        evictor_args=asdict(page.make_evictor()),
+        granularity=page.granularity,
+        score_norm=page.score_norm,
+        budget=page.budget,
+        n_sink=page.n_sink,
+        recent=page.n_recent,
+        window=page.window,
+        top_k=page.top_k,
+        compress=page.compress,
+        gate=page.gate,
+        gate_args=asdict(page.make_gate()),
+        tau_variant=None if threshold is None else threshold.rule,
+        tau=None if threshold is None else threshold.tau,
+        gate_open=outcome.gate_open,
+        discarded_s=outcome.discarded_s,
+        z=z,
+        truncated_tokens=prompt.truncated_tokens,
+        new_tokens=len(ids),
+        answer=text,
+        **seen,
+        **answer,
+    )

@@ -1,0 +1,1 @@
+"""W&B sweep files, run on this machine from one prefill per prompt."""

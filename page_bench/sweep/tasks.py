@@ -1,0 +1,140 @@
+"""lm-eval's tasks, loaded once for all arms that ask the same prompts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from copy import copy
+from typing import Any
+
+import numpy as np
+import torch
+from lm_eval.evaluator_utils import get_sample_size
+from lm_eval.loggers import EvaluationTracker
+from lm_eval.tasks import TaskManager
+
+from page_bench.errors import UsageError
+from page_bench.harness import complete_call
+from page_bench.sweep.arms import Arm, is_of_the_arm
+
+
+class SharedTasks:
+    """The tasks of arms that share their prompts.
+
+    lm-eval tells every task the model arguments of its run, and writes them into the results; a
+    task keeps its documents, and is told anew what concerns each arm.
+
+    Args:
+        arm: any of the arms.
+        task_manager: knows the tasks; None lets lm-eval index all it has.
+
+    Raises:
+        UsageError: a task that does not exist.
+    """
+
+    def __init__(self, arm: Arm, task_manager: Any = None) -> None:
+        config = arm.config
+        if task_manager is None:
+            try:
+                task_manager = config.process_tasks(config.metadata)
+            except ValueError as error:
+                raise UsageError(f"{error}; `lm_eval ls tasks` names all there are.") from error
+        self._manager = task_manager
+        self._names = config.tasks
+        self._loaded: dict[str, Any] | None = None
+        self._random_states: tuple[Any, ...] = ()
+
+    def arguments(self, arm: Arm) -> dict[str, Any]:
+        """The arguments of `simple_evaluate` for one arm, as `lm_eval run` passes them."""
+        config = arm.config
+        manager = copy(self._manager)
+        manager.metadata = config.metadata
+        manager._factory = type(manager._factory)(meta=config.metadata)
+        seeds = config.seed or (None,) * 4
+        completed = complete_call(
+            {
+                "model": config.model,
+                "model_args": config.model_args,
+                "tasks": self._names,
+                "num_fewshot": config.num_fewshot,
+                "batch_size": config.batch_size,
+                "max_batch_size": config.max_batch_size,
+                "device": config.device,
+                "use_cache": config.use_cache,
+                "cache_requests": config.cache_requests.get("cache_requests", False),
+                "rewrite_requests_cache": config.cache_requests.get(
+                    "rewrite_requests_cache", False
+                ),
+                "delete_requests_cache": config.cache_requests.get("delete_requests_cache", False),
+                "limit": config.limit,
+                "samples": config.samples,
+                "check_integrity": config.check_integrity,
+                "write_out": config.write_out,
+                "log_samples": config.log_samples,
+                "evaluation_tracker": EvaluationTracker(
+                    **config.hf_hub_log_args | {"output_path": config.output_path}
+                ),
+                "system_instruction": config.system_instruction,
+                "apply_chat_template": config.apply_chat_template,
+                "fewshot_as_multiturn": config.fewshot_as_multiturn,
+                "gen_kwargs": config.gen_kwargs,
+                "task_manager": manager,
+                "verbosity": config.verbosity,
+                "predict_only": config.predict_only,
+                "random_seed": seeds[0],
+                "numpy_random_seed": seeds[1],
+                "torch_random_seed": seeds[2],
+                "fewshot_random_seed": seeds[3],
+                "confirm_run_unsafe_code": config.confirm_run_unsafe_code,
+                "metadata": config.metadata,
+            }
+        )
+        # It may be a copy by now, which knows the model's name.
+        manager = completed["task_manager"]
+        manager.load = lambda specs: self._load(manager, specs)
+        return completed
+
+    def prompt_count(self, arm: Arm) -> int:
+        """How many prompts an arm asks, repeats included; loads the tasks.
+
+        Raises:
+            UsageError: a task that does not generate.
+        """
+        arguments = self.arguments(arm)
+        total = 0
+        for name, task in arguments["task_manager"].load(arguments["tasks"])["tasks"].items():
+            if task.OUTPUT_TYPE != "generate_until":
+                raise UsageError(
+                    f"page_hf answers generate_until tasks only so far; leave out {name} "
+                    f"({task.OUTPUT_TYPE})."
+                )
+            there = len(task.eval_docs)
+            asked = get_sample_size(task, arguments["limit"])
+            if arguments["samples"] is not None:
+                asked = len(arguments["samples"].get(name, ()))
+            total += (there if asked is None else min(asked, there)) * task.config.repeats
+        return total
+
+    def _load(self, manager: Any, specs: Any) -> dict[str, Any]:
+        """The tasks under an arm's own metadata; takes the place of `TaskManager.load`."""
+        if self._loaded is None:
+            self._loaded = TaskManager.load(manager, specs)
+            # What is drawn afterwards must not depend on whether the tasks were there already.
+            self._random_states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        else:
+            random.setstate(self._random_states[0])
+            np.random.set_state(self._random_states[1])
+            torch.set_rng_state(self._random_states[2])
+        tasks = {
+            name: _told(task, manager.metadata) for name, task in self._loaded["tasks"].items()
+        }
+        return {**self._loaded, "tasks": tasks}
+
+
+def _told(task: Any, metadata: Mapping[str, Any]) -> Any:
+    """A task with the same documents, and the metadata of one arm."""
+    own = copy(task)
+    own._config = copy(task._config)
+    shared = {k: v for k, v in (task._config.metadata or {}).items() if not is_of_the_arm(k)}
+    own._config.metadata = shared | {k: v for k, v in metadata.items() if is_of_the_arm(k)}
+    return own

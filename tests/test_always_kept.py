@@ -1,0 +1,204 @@
+"""Positions that a method always keeps: +inf through norms, counts, averages and short budgets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from evictor_cases import random_layer
+from tiny_models import random_prompt, tiny_model
+from torch import Tensor
+
+from page_bench import attention
+from page_bench.budget import BudgetPlan
+from page_bench.config import PageConfig
+from page_bench.errors import UsageError
+from page_bench.eviction import KeepPlan, check_least, positions_to_keep
+from page_bench.evictors import make_evictor
+from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity, LayerView
+from page_bench.prefill import prefill
+from page_bench.scoring import Scorer, normalised
+
+LENGTH = 200
+TITLES: dict[str, tuple[dict[str, Any], list[int]]] = {
+    "snapkv": ({"variant": "published", "window": 30}, list(range(170, 200))),
+    "pyramidkv": ({"window": 30}, list(range(170, 200))),
+    "dynamickv": ({"variant": "published", "window": 30}, list(range(170, 200))),
+    "h2o": ({"variant": "published"}, list(range(160, 200))),
+    "capkv": ({"variant": "kvpress"}, list(range(4))),
+    "expected_attention": ({}, list(range(4))),
+    "compactor": ({}, [*range(8), *range(196, 200)]),
+    "lagkv": ({"lag": 16}, list(range(4))),
+}
+"""Options, and the positions that the method keeps itself when 80 of 200 may stay."""
+
+
+def kept(
+    title: str, granularity: Granularity, options: dict[str, Any], **arguments: Any
+) -> tuple[Tensor, Tensor]:
+    """Members bool `[L', H', T]`, and raw scores `[L, H_kv, T]`."""
+    values = {"budget": 0.4, "window": 30, "n_sink": 0, "recent": 1, **arguments}
+    config = PageConfig(evictor=title, evictor_args=options, granularity=granularity, **values)
+    evictor = config.make_evictor()
+    n_keep = int(values["budget"] * LENGTH)
+    with attention.observing(model := tiny_model("llama")):
+        scorers = [Scorer(evictor, n_keep)]
+        filled = prefill(
+            model, random_prompt(LENGTH), window=config.window, room=1, scorers=scorers
+        )
+    plan = positions_to_keep(evictor, filled, config)
+    assert isinstance(plan, KeepPlan)
+    return plan.members, torch.stack([s.score for s in filled.scored_by(evictor, n_keep)])
+
+
+@pytest.mark.parametrize("norm", ["none", "sum", "zscore", "rank"])
+@pytest.mark.parametrize("title", TITLES)
+def test_they_are_marked_and_stay_whatever_the_norm(title: str, norm: str) -> None:
+    options, always = TITLES[title]
+    for granularity in GRANULARITIES:
+        if granularity == "shared" and title in ("pyramidkv", "dynamickv"):
+            continue
+        members, scores = kept(title, granularity, options, score_norm=norm)
+        marked = scores.isposinf()
+        assert marked[0, 0].nonzero().flatten().tolist() == always
+        assert bool((marked == marked[0, 0]).all())
+        assert bool(members[..., always].all())
+        assert int(members.sum()) == members.shape[0] * members.shape[1] * 80
+
+
+@pytest.mark.parametrize("norm", ["sum", "zscore", "rank"])
+def test_others_are_normalised_among_themselves(norm: str) -> None:
+    scores = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(0))
+    scores[1] *= 1000
+    marked = scores.clone()
+    marked[..., 30:36] = torch.inf
+    marked[0, 1, 5] = torch.inf
+    found = normalised(marked, norm, 2, 3)
+    assert torch.equal(found.isposinf()[..., 2:37], marked.isposinf()[..., 2:37])
+    for row, before in zip(found.flatten(0, 1), marked.flatten(0, 1), strict=True):
+        free = [i for i in range(2, 37) if not before[i].isposinf()]
+        alone = normalised(before[free][None, None], norm, 0, 0)[0, 0]
+        torch.testing.assert_close(row[free], alone)
+
+
+@pytest.mark.parametrize("norm", ["sum", "zscore", "rank"])
+def test_a_row_of_nothing_else_is_no_nan(norm: str) -> None:
+    assert bool(normalised(torch.full((1, 1, 9), torch.inf), norm, 1, 1)[..., 1:8].isposinf().all())
+
+
+@pytest.mark.parametrize("allocation", ["adakv", "kvpress", "page"])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_adakv_shares_out_what_is_left_beside_them(allocation: str, normalise: bool) -> None:
+    """Counts are those without the positions, plus their number."""
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.rand(2, 3, 100, generator=generator) ** torch.tensor([1.0, 3, 9])[:, None]
+    always = torch.full((2, 3, 20), torch.inf)
+    # A floor in kvpress's form is a share of all that is kept.
+    options = {"allocation": allocation, "floor_alpha": 0.0, "normalise": normalise}
+    evictor = make_evictor("adakv(snapkv)", options, "head")
+    with_them = evictor.allocate(
+        torch.cat([scores, always], -1), BudgetPlan(120, 50, 0, 0, 2, 3, "head")
+    )
+    without = evictor.allocate(scores, BudgetPlan(100, 30, 0, 0, 2, 3, "head"))
+    assert (with_them - 20).tolist() == without.tolist()
+    assert len(set(without[0].tolist())) > 1
+
+
+def test_dynamickv_shares_out_what_is_left_beside_them() -> None:
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.rand(3, 2, 100, generator=generator) ** torch.tensor([1.0, 3, 9])[:, None, None]
+    always = torch.full((3, 2, 20), torch.inf)
+    evictor = make_evictor("dynamickv", {"max_ratio": 2}, "layer")
+    with_them = evictor.allocate(
+        torch.cat([scores, always], -1), BudgetPlan(120, 50, 0, 0, 3, 2, "layer")
+    )
+    without = evictor.allocate(scores, BudgetPlan(100, 30, 0, 0, 3, 2, "layer"))
+    assert (with_them - 20).tolist() == without.tolist()
+    assert len(set(without[:, 0].tolist())) > 1
+
+
+@pytest.mark.parametrize("recent", [1, 10, 32])
+@pytest.mark.parametrize("budget", [0.2, 0.4, 0.7, 0.95])
+def test_pyramidkv_stands_on_what_every_layer_keeps(recent: int, budget: float) -> None:
+    """The authors' line, the window on top in every layer, where it is protected or not."""
+    members, _ = kept("pyramidkv", "head", {"beta": 20}, window=32, recent=recent, budget=budget)
+    n_keep, on_top = int(budget * LENGTH + 1e-9), 32
+    mean = n_keep - on_top
+    bottom = min(2 * mean - mean / 20, LENGTH - on_top)
+    line = [on_top + bottom + (2 * mean - 2 * bottom) * i / 3 for i in range(4)]
+    counts = members.sum(-1)
+    assert bool(members[..., -32:].all())
+    assert int(counts.sum()) == 8 * n_keep
+    for count, place in zip(counts[:, 0].tolist(), line, strict=True):
+        assert abs(count - place) < 1
+
+
+@dataclass(frozen=True)
+class Marks(Evictor):
+    """Marks forty positions in the first head of the first layer, ranks the rest downwards."""
+
+    name: ClassVar[str] = "marks"
+
+    def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
+        ranked = torch.arange(layer.prompt_tokens, 0.0, -1.0).repeat(layer.n_kv_heads, 1)
+        if layer.index == 0:
+            ranked[0, 100:140] = torch.inf
+        return ranked
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_one_head_speaks_for_all_that_share_a_set_and_the_latest_stay(
+    granularity: Granularity,
+) -> None:
+    config = PageConfig(budget=0.15, window=5, n_sink=2, recent=3, granularity=granularity)
+    with attention.observing(model := tiny_model("llama")):
+        filled = prefill(model, random_prompt(LENGTH), window=5, room=1)
+    plan = positions_to_keep(Marks(), filled, config)
+    assert isinstance(plan, KeepPlan)
+    sets = [row.nonzero().flatten().tolist() for row in plan.members.flatten(0, 1)]
+    ends = [197, 198, 199]
+    assert sets[0] == [0, 1, *range(115, 140), *ends]
+    if granularity != "shared":
+        assert all(other == [*range(27), *ends] for other in sets[plan.members.shape[1] :])
+
+
+LEAST: list[tuple[str, dict[str, Any], int]] = [
+    ("snapkv", {}, 4 + 32),
+    ("snapkv", {"window": 50}, 4 + 50),
+    ("adakv(snapkv)", {"base.window": 50}, 4 + 50),
+    ("snapkv", {"variant": "paper", "window": 50}, 4 + 1),
+    ("expected_attention", {"n_sink": 60}, 60 + 1),
+    ("compactor", {}, 8 + 4),
+    ("capkv", {"variant": "kvpress", "n_sink": 9}, 9 + 1),
+    ("lagkv", {}, 4 + 1),
+    ("h2o", {}, 4 + 1),
+    ("knorm", {}, 4 + 1),
+]
+
+
+@pytest.mark.parametrize(("title", "options", "least"), LEAST)
+def test_the_fewest_positions_are_known_before_any_prompt_is_run(
+    title: str, options: dict[str, Any], least: int
+) -> None:
+    evictor = make_evictor(title, options, "head")
+    assert evictor.least_kept(32, 4, 1) == least
+    config = PageConfig(
+        evictor=title, evictor_args=options, granularity="head", budget=0.05, recent=1
+    )
+    length = 20 * least
+    check_least(evictor, config, length)
+    # A prompt that is kept whole loses nothing.
+    check_least(evictor, config, 9)
+    if least > 9:
+        with pytest.raises(
+            UsageError, match=f"always keeps {least} positions, .* only {least - 1}"
+        ):
+            check_least(evictor, config, length - 1)
+
+
+def test_no_paper_form_marks_anything() -> None:
+    for name in ("snapkv", "h2o", "pyramidkv", "capkv"):
+        layer = random_layer()
+        assert not make_evictor(name, {"variant": "paper"}, "shared").score(layer).isposinf().any()

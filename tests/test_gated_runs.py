@@ -1,0 +1,260 @@
+"""Every gate inside the engine, and runs that take what they can from a store."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_engine import NEW, SMALL, observed, prompt
+from tiny_models import FAMILIES, tiny_tokenizer
+
+from page_bench import case as case_module
+from page_bench.case import Memory
+from page_bench.config import PageConfig
+from page_bench.distress import repetition
+from page_bench.engine import Engine, Outcome
+from page_bench.errors import UsageError
+from page_bench.gating.gates import GATES
+from page_bench.prompt import Prompt
+from page_bench.prompt_pass import PromptPass
+from page_bench.signals import SIGNALS
+from page_bench.store.keys import ModelFacts
+from page_bench.store.store import RunStore
+
+TOKENIZER = tiny_tokenizer(FAMILIES["llama"].with_bos)
+MODEL = observed("llama")
+
+
+def config(**arguments: Any) -> PageConfig:
+    flat = {k.replace("__", "."): v for k, v in arguments.items()}
+    return PageConfig.from_arguments({**SMALL, **flat})
+
+
+def prompts(n: int = 8) -> list[Prompt]:
+    """Prompts of two tasks; an answer's score is the share of even tokens."""
+
+    def score(ids: Any) -> float:
+        return sum(i % 2 == 0 for i in ids) / len(ids)
+
+    return [
+        dataclasses.replace(prompt(i), task=("one", "other_vt")[i % 2], score=score)
+        for i in range(n)
+    ]
+
+
+def run(arm: PageConfig, given: list[Prompt], memory: Memory | None = None) -> list[Outcome]:
+    return Engine(MODEL, TOKENIZER, arm, memory=memory).run(given)[0]
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[Outcome]:
+    return run(config(gate="open", signals="all"), prompts())
+
+
+@pytest.fixture(scope="module")
+def full() -> list[Outcome]:
+    return run(config(gate="closed"), prompts())
+
+
+def without_times(outcome: Outcome) -> dict[str, Any]:
+    fields = {**vars(outcome.seen), **vars(outcome.answer), "gate_open": outcome.gate_open}
+    return {k: v for k, v in fields.items() if not k.endswith("_s") and k != "signals"}
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_every_gate_gives_the_plain_or_the_full_answer(
+    gate: str, plain: list[Outcome], full: list[Outcome]
+) -> None:
+    extra: dict[str, Any] = {"tau": "quantile", "open_rate": 0.5}
+    if gate == "task_oracle":
+        extra["gate__closed"] = "vt"
+    if gate == "retry":
+        limits = sorted(outcome.answer.mean_token_entropy for outcome in plain)
+        extra["gate__limit"] = limits[3]
+    outcomes = run(config(gate=gate, **extra), prompts())
+    for one, evicted, unevicted in zip(outcomes, plain, full, strict=True):
+        same = evicted if one.gate_open else unevicted
+        assert one.answer.answer_ids == same.answer.answer_ids
+        assert one.answer.kept_kv == same.answer.kept_kv
+    opened = [outcome.gate_open for outcome in outcomes]
+    if gate in ("open", "closed"):
+        assert set(opened) == {gate == "open"}
+    elif gate == "task_oracle":
+        assert opened == [True, False] * 4
+    elif gate == "static":
+        assert opened[::2] == [opened[0]] * 4
+        assert opened[1::2] == [opened[1]] * 4
+    elif gate == "retry":
+        assert sum(opened) == 4
+        for one, evicted in zip(outcomes, plain, strict=True):
+            wasted = one.seen.prefill_s + evicted.answer.decode_s / 100
+            assert (one.discarded_s > wasted) == (not one.gate_open)
+    elif gate == "oracle":
+        scores = [p.score for p in prompts()]
+        for one, evicted, unevicted, score in zip(outcomes, plain, full, scores, strict=True):
+            assert score is not None
+            better = score(evicted.answer.answer_ids) >= score(unevicted.answer.answer_ids)
+            assert one.gate_open == better
+    elif gate != "random":
+        # Half of the prompts; what ties with the last of them opens as well.
+        name = str(config(gate=gate).make_gate().signal)
+        values = [outcome.seen.signals[name] for outcome in outcomes]
+        if config(gate=gate).make_gate().side == "above":
+            assert opened == [value >= sorted(values)[4] for value in values]
+        else:
+            assert opened == [value <= sorted(values)[3] for value in values]
+
+
+def test_all_signals_are_recorded_whatever_the_gate(plain: list[Outcome]) -> None:
+    for outcome in plain:
+        assert list(outcome.seen.signals) == list(SIGNALS)
+        assert outcome.seen.signals["drop"] == outcome.seen.drop
+        assert outcome.seen.margin is not None
+        assert len(outcome.seen.margin) == len(outcome.seen.agreement) == 4
+        assert outcome.seen.pair_agreement is None
+    (pairs,) = run(config(gate="open", signals="pairs"), prompts(1))
+    assert pairs.seen.pair_agreement is not None
+    for row, mean in zip(pairs.seen.pair_agreement, pairs.seen.agreement, strict=True):
+        assert len(row) == 6
+        assert sum(row) / 6 == pytest.approx(mean)
+
+
+def test_the_entropy_of_an_answer_is_that_of_its_tokens(full: list[Outcome]) -> None:
+    given, outcome = prompts()[0], full[0]
+    ids = torch.tensor([[*given.input_ids, *outcome.answer.answer_ids]])
+    with torch.no_grad():
+        logits = MODEL(ids).logits[0, len(given.input_ids) - 1 : -1]
+    p = logits.softmax(-1)
+    entropy = -(p * p.log()).sum(-1).mean()
+    assert outcome.answer.mean_token_entropy == pytest.approx(float(entropy), abs=1e-4)
+    assert 0 <= repetition(outcome.answer.answer_ids) < 1
+
+
+def test_an_oracle_without_scores_is_refused() -> None:
+    given = [dataclasses.replace(one, score=None) for one in prompts(2)]
+    with pytest.raises(UsageError, match=r"gate=oracle must score answers .* one, other_vt"):
+        run(config(gate="oracle"), given)
+
+
+# The store
+
+
+@contextmanager
+def memory(path: Path) -> Iterator[Memory]:
+    facts = ModelFacts.of(
+        MODEL, TOKENIZER, name="tiny", dtype="float32", attn_implementation="sdpa"
+    )
+    with RunStore(path) as store:
+        yield Memory(store, facts, 0)
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with every prefill."""
+    made: list[int] = []
+
+    class Counted(PromptPass):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            made.append(1)
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr("page_bench.engine.PromptPass", Counted)
+    return made
+
+
+def test_a_stored_run_needs_no_model(tmp_path: Path, passes: list[int]) -> None:
+    with memory(tmp_path / "s.db") as stored:
+        first = run(config(gate="open"), prompts(), stored)
+        assert len(passes) == 8
+        again = run(config(gate="open"), prompts(), stored)
+        assert len(passes) == 8
+        assert [vars(o.answer) for o in again] == [vars(o.answer) for o in first]
+        assert [o.seen for o in again] == [o.seen for o in first]
+        closed = run(config(gate="closed"), prompts(), stored)
+        assert len(passes) == 16
+        gated = run(config(tau=0.0), prompts(), stored)
+        quantile = run(config(tau="quantile", open_rate=0.25), prompts(), stored)
+        assert len(passes) == 16
+    for outcomes in (gated, quantile):
+        assert {o.gate_open for o in outcomes} == {True, False}
+        for one, evicted, unevicted in zip(outcomes, first, closed, strict=True):
+            same = evicted if one.gate_open else unevicted
+            assert vars(one.answer) == vars(same.answer)
+
+
+GRID: list[dict[str, Any]] = [
+    {"evictor": "snapkv", "budget": 0.25, "gate": "open"},
+    {"evictor": "snapkv", "budget": 0.5, "gate": "open"},
+    {"evictor": "snapkv", "budget": 0.5, "gate": "page", "tau": "zscore"},
+    {"evictor": "snapkv", "budget": 0.5, "gate": "page", "tau": 0.01},
+    {"evictor": "h2o", "budget": 0.25, "gate": "open", "granularity": "head"},
+    {"evictor": "streamingllm", "budget": 0.25, "gate": "random"},
+    {"evictor": "expected_attention", "budget": 0.25, "gate": "open"},
+    {"gate": "closed"},
+]
+
+
+def test_a_grid_costs_one_prefill_and_equals_its_arms(tmp_path: Path, passes: list[int]) -> None:
+    arms = [config(**arguments) for arguments in GRID]
+    alone = [run(arm, prompts()) for arm in arms]
+    passes.clear()
+    with memory(tmp_path / "s.db") as stored:
+        engine = Engine(MODEL, TOKENIZER, arms[0], memory=stored)
+        filled = engine.fill(prompts(), arms)
+        assert (filled.stored, filled.prefilled) == (0, 8)
+        assert filled.prefill_tokens == sum(len(one.input_ids) for one in prompts())
+        assert len(passes) == 8
+        again = engine.fill(prompts(), arms)
+        assert (again.stored, again.prefilled) == (8, 0)
+        together = [run(arm, prompts(), stored) for arm in arms]
+        assert len(passes) == 8
+    for one, other in zip(alone, together, strict=True):
+        for before, after in zip(one, other, strict=True):
+            assert after.answer.answer_ids == before.answer.answer_ids
+            assert after.gate_open == before.gate_open
+            assert after.answer.kept_kv == before.answer.kept_kv
+            assert after.seen.signals == before.seen.signals
+            assert len(after.answer.answer_ids) <= NEW
+
+
+def test_what_is_missing_of_a_grid_is_found(tmp_path: Path) -> None:
+    arms = [config(**arguments) for arguments in GRID]
+    with memory(tmp_path / "s.db") as stored:
+        signals, evictions = case_module.missing(stored, prompts()[0], arms)
+        assert len(signals) == 1
+        # The full cache, and five evictions: gates and thresholds are no part of them.
+        assert len(evictions) == 6
+        Engine(MODEL, TOKENIZER, arms[0], memory=stored).fill(prompts(1), arms[:2])
+        signals, evictions = case_module.missing(stored, prompts()[0], arms)
+        assert not signals
+        # Plain arms and a closed gate ask for no more than they give.
+        assert len(evictions) == 4
+        assert case_module.missing(stored, prompts()[0], arms[:2]) == ([], [])
+        closed = case_module.missing(stored, prompts()[0], [config(gate="closed")])
+        assert closed == ([], [None])
+
+
+def test_gates_of_a_grid_read_different_signals(tmp_path: Path, passes: list[int]) -> None:
+    arms = [config(gate=gate, tau="quantile") for gate in ("page", "entropy_norm", "slope")]
+    with memory(tmp_path / "s.db") as stored:
+        Engine(MODEL, TOKENIZER, arms[0], memory=stored).fill(prompts(4), arms)
+        for arm in arms:
+            run(arm, prompts(4), stored)
+    assert len(passes) == 4
+
+
+def test_a_prompt_too_short_for_the_evictor_ends_the_run_before_it_begins(
+    passes: list[int],
+) -> None:
+    given = [prompt(0), prompt(1, 60)]
+    arm = config(
+        gate="open", granularity="head", window=32, recent=1, n_sink=0, budget=0.2, evictor="snapkv"
+    )
+    with pytest.raises(UsageError, match=r"always keeps 32 positions, .* 12 of the 60 tokens"):
+        run(arm, given)
+    assert not passes

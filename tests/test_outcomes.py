@@ -1,0 +1,98 @@
+"""Statistics of a gate's decisions, against hand-computed cases."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from stored_traces import pair
+
+from page_bench.analysis.intervals import share
+from page_bench.analysis.outcomes import ALL_TASKS, summarise
+from page_bench.analysis.pairs import Pair
+from page_bench.errors import UsageError
+
+# (task, plain, full, opens)
+CASES = [
+    *[("mk3", 0.0, 1.0, False)] * 3,  # saved by the full cache
+    *[("mk3", 0.0, 1.0, True)] * 1,  # harmed
+    *[("vt", 1.0, 1.0, True)] * 4,
+    *[("vt", 1.0, 0.0, False)] * 1,  # a needless full cache
+    *[("vt", 0.0, 0.0, True)] * 1,
+]
+PAIRS = [pair(task, i, 0.1, plain, full) for i, (task, plain, full, _) in enumerate(CASES)]
+TAKEN = [opens for *_, opens in CASES]
+
+
+def test_a_hand_computed_case() -> None:
+    mk3, vt, everything = summarise(PAIRS, TAKEN)
+    assert [row.task for row in (mk3, vt, everything)] == ["mk3", "vt", ALL_TASKS]
+    assert [row.n for row in (mk3, vt, everything)] == [4, 6, 10]
+    assert (mk3.gated.value, mk3.plain.value, mk3.full.value) == (0.75, 0.0, 1.0)
+    assert (mk3.delta.value, mk3.open.value) == (0.75, 0.25)
+    assert (mk3.harm.value, mk3.plain_harm.value) == (0.25, 1.0)
+    assert mk3.kept_kv.value == pytest.approx((3 * 1 + 0.25) / 4)
+    assert vt.delta.value == pytest.approx(-1 / 6)
+    assert (vt.harm.value, vt.plain_harm.value) == (0.0, 0.0)
+    assert everything.delta.value == pytest.approx((3 - 1) / 10)
+    assert everything.delta.low < 0.2 < everything.delta.high
+    assert everything.gated.value == pytest.approx(7 / 10)
+
+
+def test_shares_of_inputs_are_wilson_and_differences_bootstrapped() -> None:
+    *_, row = summarise(PAIRS, TAKEN)
+    assert row.gated == share(7, 10)
+    assert row.open == share(6, 10)
+    assert row.harm == share(1, 10)
+    assert (row.delta.method, row.kept_kv.method) == ("bootstrap", "bootstrap")
+    assert row.delta.n == row.inputs == 10
+
+
+def test_a_score_between_0_and_1_is_bootstrapped_and_less_is_harm() -> None:
+    pairs = [pair("fwe", i, 0.1, *scores) for i, scores in enumerate([(0.5, 1.0), (0.25, 0.25)])]
+    (row,) = summarise(pairs, [True, True], "score")
+    assert (row.gated.value, row.gated.method) == (0.375, "bootstrap")
+    assert row.harm.value == 0.5
+    assert set(row.scores) == {"score", "correct", "correct_paper"}
+
+
+def test_budgets_of_one_input_are_one_cluster() -> None:
+    """A pooled table has n pairs of fewer inputs, and no Wilson interval."""
+    pooled = [
+        dataclasses.replace(one, plain=dataclasses.replace(one.plain, budget=budget))
+        for budget in (0.25, 0.5)
+        for one in PAIRS
+    ]
+    *_, row = summarise(pooled, TAKEN * 2)
+    *_, single = summarise(PAIRS, TAKEN)
+    assert (row.n, row.inputs) == (20, 10)
+    assert row.delta == single.delta
+    assert {row.gated.method, row.open.method, row.harm.method} == {"bootstrap"}
+    assert row.open.value == pytest.approx(0.6)
+
+
+def test_a_budget_that_kept_all_counts_as_open_and_not_as_evicted() -> None:
+    kept = [
+        Pair(
+            one.sample,
+            dataclasses.replace(one.plain, kept_all_because="prompt too short", kept_kv=1.0),
+            one.full,
+        )
+        for one in PAIRS[:4]
+    ]
+    (row,) = summarise(kept, [True] * 4)
+    assert (row.open.value, row.evicted.value, row.kept_kv.value) == (1.0, 0.0, 1.0)
+
+
+def test_no_score_is_an_error_that_names_another() -> None:
+    lacking = [
+        dataclasses.replace(PAIRS[0], plain=dataclasses.replace(PAIRS[0].plain, correct=None))
+    ]
+    with pytest.raises(UsageError, match="mk3 document 0 has no correct; use --metric score"):
+        summarise(lacking, [True])
+
+
+def test_the_seed_and_the_draws_are_those_given() -> None:
+    one, same, other = (summarise(PAIRS, TAKEN, draws=99, seed=s)[-1].delta for s in (1, 1, 2))
+    assert one == same
+    assert one != other

@@ -1,0 +1,159 @@
+"""Many answers to one prompt from one prefill equal those of one arm at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_engine import LENGTH, NEW, observed, prompt
+from tiny_models import FAMILIES, randomised, small_config, tiny_tokenizer
+from transformers import PreTrainedModel
+
+from page_bench import prompt_pass
+from page_bench.attention import MEAN_ALONE
+from page_bench.config import PageConfig
+from page_bench.decode import Decoded, decode
+from page_bench.prefill import prefill
+from page_bench.prompt import Prompt
+from page_bench.prompt_pass import ArmAnswer, PromptPass
+
+ARMS = [
+    {"evictor": evictor, "budget": budget, "granularity": granularity}
+    for evictor, granularity in (
+        ("snapkv", "shared"),
+        ("h2o", "head"),
+        ("pyramidkv", "layer"),
+        ("adakv(snapkv)", "head"),
+        ("expected_attention", "shared"),
+        ("compactor", "layer"),
+        ("streamingllm", "shared"),
+    )
+    for budget in (0.2, 0.5, 1.0)
+]
+
+
+def arm(**arguments: Any) -> PageConfig:
+    return PageConfig(**{"window": 16, "gate": "open", **arguments})
+
+
+def passed(
+    model: PreTrainedModel, given: Prompt, arms: list[PageConfig], rows: int | None
+) -> PromptPass:
+    tokenizer = tiny_tokenizer(FAMILIES["llama"].with_bos)
+    return PromptPass(model, tokenizer, given, arms, 16, MEAN_ALONE, given.seed, rows)
+
+
+def without_times(answer: ArmAnswer) -> dict[str, Any]:
+    times = ("evict_s", "decode_s", "decode_rows")
+    entropy = pytest.approx(answer.mean_token_entropy, abs=1e-4)
+    facts = {**vars(answer), "mean_token_entropy": entropy}
+    return {k: v for k, v in facts.items() if k not in times}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("context", [None, 180])
+@pytest.mark.parametrize("rows", [None, 4])
+def test_arms_together_answer_like_arms_alone(
+    family: str, context: int | None, rows: int | None
+) -> None:
+    model, given = observed(family), prompt(3, context_tokens=context)
+    arms = [arm(**arguments) for arguments in ARMS]
+    together = passed(model, given, arms, rows).answers([*arms, None], last=True)
+    for one, answer in zip([*arms, None], together, strict=True):
+        evictions = [] if one is None else [one]
+        (alone,) = passed(model, given, evictions, 1).answers([one], last=True)
+        assert without_times(answer) == without_times(alone)
+    assert max(answer.decode_rows for answer in together) == (rows or 15)
+
+
+def test_sampled_answers_too() -> None:
+    model = observed("llama")
+    given = prompt(1, do_sample=True, temperature=1.3)
+    arms = [arm(budget=0.3), arm(evictor="random", budget=0.5)]
+    together = passed(model, given, arms, None).answers([*arms, None], last=True)
+    alone = [passed(model, given, [a], 1).answers([a], last=True)[0] for a in arms]
+    assert [a.answer_ids for a in together[:2]] == [a.answer_ids for a in alone]
+
+
+def test_equal_keep_sets_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+
+    def counted(*args: Any) -> list[Decoded]:
+        rows.append(len(args[1]))
+        return decode(*args)
+
+    monkeypatch.setattr(prompt_pass, "decode", counted)
+    arms = [
+        arm(evictor="streamingllm", budget=0.3),
+        arm(evictor="streamingllm", budget=0.3, granularity="shared", score_norm="rank"),
+        arm(evictor="snapkv", budget=0.3),
+        arm(evictor="snapkv", budget=1.0),
+        arm(evictor="h2o", budget=1.0),
+    ]
+    answers = passed(observed("llama"), prompt(0), arms, None).answers([*arms, None], last=True)
+    assert rows == [3]
+    assert [answer.kept_all_because for answer in answers] == [
+        *(None, None, None),
+        *("budget keeps all", "budget keeps all", "gate closed"),
+    ]
+    assert answers[0].answer_ids == answers[1].answer_ids
+
+
+def test_rows_that_are_done_leave_and_the_others_go_on() -> None:
+    """Every row ends with its own end-of-sequence token or at the limit."""
+    model = observed("llama")
+    arms = [arm(evictor="random", evictor_args={"seed": s}, budget=0.25) for s in range(8)]
+    free = prompt(2, eos_token_id=None)
+    whole = passed(model, free, arms, None).answers(arms, last=True)
+    # A token that some answers reach early, and others never.
+    stop = whole[0].answer_ids[2]
+    stopped = passed(model, prompt(2, eos_token_id=stop), arms, None).answers(arms, last=True)
+    lengths = set()
+    for before, after in zip(whole, stopped, strict=True):
+        ids = before.answer_ids
+        expected = ids[: ids.index(stop) + 1] if stop in ids else ids
+        assert after.answer_ids == expected
+        lengths.add(len(expected))
+    assert len(lengths) > 1
+    assert max(lengths) == NEW
+
+
+def test_the_full_cache_can_still_be_asked_after_an_evicted_answer() -> None:
+    model, one = observed("llama"), arm(budget=0.3)
+    at_hand = passed(model, prompt(0), [one], None)
+    first = at_hand.answers([one], last=False)
+    then = at_hand.answers([None], last=True)
+    together = passed(model, prompt(0), [one], None).answers([one, None], last=True)
+    assert [a.answer_ids for a in first + then] == [a.answer_ids for a in together]
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v3", "gemma3_text"])
+def test_latent_caches_and_sliding_windows_go_together_too(model_type: str) -> None:
+    changes: dict[str, Any] = {"vocab_size": 300, "max_position_embeddings": 1024}
+    if model_type == "gemma3_text":
+        changes |= {
+            "sliding_window": 32,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+        }
+    model = randomised(small_config(model_type, **changes))
+    model.set_attn_implementation("page_sdpa")
+    arms = [arm(evictor="snapkv", budget=b) for b in (0.2, 0.5)]
+    given = prompt(0, LENGTH)
+    together = passed(model, given, arms, None).answers([*arms, None], last=True)
+    alone = [passed(model, given, arms, 1).answers([one], last=True)[0] for one in (*arms, None)]
+    assert [a.answer_ids for a in together] == [a.answer_ids for a in alone]
+    rows = {answer.decode_rows for answer in together}
+    assert rows == ({1} if model_type == "deepseek_v3" else {3})
+
+
+def test_scores_are_made_once_for_all_budgets() -> None:
+    model = observed("llama")
+    given = prompt(0)
+    ids = torch.tensor([given.input_ids])
+    filled = prefill(model, ids, window=16, room=1)
+    evictor = arm().make_evictor()
+    first = filled.scored_by(evictor, 50)
+    assert filled.scored_by(evictor, 90) is first
+    budgeted = arm(evictor="h2o", granularity="head").make_evictor()
+    assert budgeted.reads_budget

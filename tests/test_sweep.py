@@ -1,0 +1,393 @@
+"""Sweeps on a tiny model: files as of `lm_eval run` on each arm alone, plans and restarts."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lm_eval.tasks
+import pytest
+import wandb
+import yaml
+from lm_eval._cli.harness import HarnessCLI
+from lm_eval.tasks import TaskManager
+from torch.utils import collect_env
+
+from page_bench import engine, plugin
+from page_bench.errors import UsageError
+from page_bench.harness import TASKS_FOLDER, complete_call
+from page_bench.lm import PageLM
+from page_bench.prompt_pass import PromptPass
+from page_bench.sweep import command as sweep_command
+from page_bench.sweep import runner as sweep
+from page_bench.sweep.arms import Arm, arms_of
+from page_bench.sweep.file import read_sweep
+from page_bench.sweep.output import MARKER, is_finished, write_results
+from page_bench.sweep.tasks import SharedTasks
+
+TASK = "page_quickstart"
+PROMPTS = 6
+"""Two of each of the group's three tasks."""
+PARAMETERS = {
+    "evictor": {"values": ["snapkv", "knorm"]},
+    "budget": {"values": [0.25, 0.5]},
+    "gate": {"values": ["page", "open"]},
+}
+_MEASURED = ("prefill_s", "gate_s", "evict_s", "decode_s", "decode_rows", "discarded_s")
+
+
+@pytest.fixture(autouse=True)
+def _few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indexing lm-eval's own thousands of files takes many seconds and adds nothing here."""
+    plugin.install()
+    monkeypatch.setattr(lm_eval.tasks, "TaskManager", few_tasks)
+    # Asks other programs for a second or more, each time with the same answer.
+    monkeypatch.setattr(collect_env, "get_pretty_env_info", lambda: "environment")
+
+
+def few_tasks(metadata: dict[str, Any], include_path: str | None = None) -> TaskManager:
+    return TaskManager(include_path=str(TASKS_FOLDER), include_defaults=False, metadata=metadata)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder: Callable[[str], Path]) -> str:
+    return str(tiny_folder("llama"))
+
+
+def sweep_file(path: Path, model: str, *words: str, **parameters: Any) -> Path:
+    """A sweep over the quickstart, W&B's way."""
+    command = [
+        *("${env}", "lm_eval", "run", "--model", "page_hf", "--tasks", TASK),
+        *("--limit", "2", "--log_samples", "--device", "cpu", "--output_path", "unused"),
+        *(*words, "--model_args", f"pretrained={model}", "dtype=float32", "${args_no_hyphens}"),
+    ]
+    content = {"method": "grid", "command": command, "parameters": parameters or PARAMETERS}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+def run(file: Path, out: Path, *words: str) -> int:
+    return sweep_command.run([str(file), "--output_path", str(out), *words])
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """All that lm-eval and page_hf wrote below a folder, without times, paths and the store."""
+    found: dict[str, Any] = {}
+    for path in folder.rglob("*_????-??-??T*.json*"):
+        name = f"{path.parent.relative_to(folder)}/{path.name.rsplit('_', 1)[0]}"
+        assert name not in found, f"{name} was written twice"
+        text = path.read_text(encoding="utf-8").replace(str(folder), "FOLDER")
+        lines = [text] if path.suffix == ".json" else text.splitlines()
+        found[name] = [without_times(json.loads(line)) for line in lines]
+    return found
+
+
+def without_times(row: dict[str, Any]) -> dict[str, Any]:
+    row = {k: v for k, v in row.items() if k not in (*_MEASURED, "date")}
+    row.pop("total_evaluation_time_seconds", None)
+    if "config" in row:
+        row["config"]["page"].pop("store")
+        row["config"]["page"]["trace_file"] = row["config"]["page"]["trace_file"].rsplit("_")[0]
+    return row
+
+
+def alone(arm: Arm, folder: Path, extra: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The files of lm-eval's own `run` command on one arm."""
+    config = arm.config
+    words = [
+        *("run", "--model", "page_hf", "--tasks", TASK, "--limit", "2", "--log_samples"),
+        *("--device", "cpu", "--output_path", str(folder), *extra, "--model_args"),
+        *(f"{name}={value}" for name, value in config.model_args.items()),
+    ]
+    cli = HarnessCLI()
+    cli.execute(cli._parser.parse_args(words))
+    return contents(folder)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory, model: str) -> tuple[Path, Path]:
+    """A sweep file and the folder of its unbroken run."""
+    folder = tmp_path_factory.mktemp("sweep")
+    file = sweep_file(folder / "sweep.yaml", model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lm_eval.tasks, "TaskManager", few_tasks)
+        patch.setattr(collect_env, "get_pretty_env_info", lambda: "environment")
+        assert run(file, folder / "out") == 0
+    return file, folder / "out"
+
+
+def test_an_arm_is_what_lm_eval_writes_of_it_alone(
+    swept: tuple[Path, Path], tmp_path: Path
+) -> None:
+    file, out = swept
+    arms = arms_of(read_sweep(file), out)
+    assert len(arms) == 8
+    distinct = set()
+    for number, arm in enumerate(arms):
+        written = contents(arm.folder)
+        if number in (0, 3, 5, 6):  # of each evictor a plain and a gated arm
+            assert written == alone(arm, tmp_path / arm.name)
+        kinds = sorted(name.partition("/")[2].partition("_")[0] for name in written)
+        assert kinds == ["results", "samples", "samples", "samples", "trace"]
+        (trace,) = (rows for name, rows in written.items() if name.endswith("/trace"))
+        assert len(trace) == PROMPTS
+        distinct.add(json.dumps([row["answer"] for row in trace]))
+    assert len(distinct) > 3  # a sweep that answered every arm alike would pass all else
+    assert {path.name for path in out.iterdir()} >= {arm.name for arm in arms}
+
+
+def copied(out: Path, folder: Path) -> Path:
+    """A sweep's folder, to be broken."""
+    shutil.copytree(out, folder)
+    return folder
+
+
+def test_a_finished_sweep_does_nothing(
+    swept: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = swept
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert run(file, out) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    assert "8 of 8 arms are finished; 0 are left" in capsys.readouterr().err
+
+
+def test_what_is_missing_or_half_written_is_made_again_from_the_store(
+    swept: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, whole = swept
+    out = copied(whole, tmp_path / "out")
+    arms = arms_of(read_sweep(file), out)
+    assert all(map(is_finished, arms))
+    broken = arms[:5]
+    shutil.rmtree(broken[0].folder)
+    (broken[1].folder / MARKER).unlink()  # killed before the last step
+    (results,) = broken[2].folder.rglob("results_*.json")
+    results.write_text(results.read_text()[:-100])
+    next(broken[3].folder.rglob("samples_*.jsonl")).unlink()
+    (broken[4].folder / MARKER).write_text("{")
+    # What a killed run leaves behind would count twice for whoever reads the folder.
+    (trace,) = broken[1].folder.rglob("trace_*.jsonl")
+    shutil.copy(trace, trace.with_name("trace_2020-01-01T00-00-00.jsonl"))
+    assert [is_finished(arm) for arm in arms] == [False] * 5 + [True] * 3
+    untouched = {path: path.stat().st_mtime_ns for arm in arms[5:] for path in files(arm)}
+
+    monkeypatch.setattr(engine, "PromptPass", forbidden)  # all answers stand in the store
+    assert run(file, out) == 0
+    assert all(map(is_finished, arms))
+    assert {path: path.stat().st_mtime_ns for path in untouched} == untouched
+    for arm in broken:
+        assert contents(arm.folder) == contents(whole / arm.name)
+
+
+def files(arm: Arm) -> list[Path]:
+    return [path for path in arm.folder.rglob("*") if path.is_file() and path.name != ".lock"]
+
+
+def forbidden(*args: object, **kwargs: object) -> None:
+    raise AssertionError("the model was to be left alone")
+
+
+def test_a_sweep_that_was_stopped_goes_on(
+    swept: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, whole = swept
+    out = tmp_path / "out"
+    prompts = Counter[str]()
+    original = PromptPass
+
+    def stopping(*args: Any, **kwargs: Any) -> Any:
+        if len(prompts) == 4:
+            raise KeyboardInterrupt
+        prompts[args[2].text] += 1
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(engine, "PromptPass", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        run(file, out)
+    assert not list(out.rglob("results_*.json"))
+
+    monkeypatch.setattr(engine, "PromptPass", counting := Counting(original))
+    written: list[str] = []
+
+    def stopping_late(arm: Arm, *args: Any) -> None:
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(arm.name)
+        write_results(arm, *args)
+
+    monkeypatch.setattr(sweep, "write_results", stopping_late)
+    with pytest.raises(KeyboardInterrupt):
+        run(file, out)
+    assert counting.prefills == PROMPTS - 4
+    assert sum(map(is_finished, arms_of(read_sweep(file), out))) == 3
+
+    monkeypatch.setattr(sweep, "write_results", write_results)
+    monkeypatch.setattr(engine, "PromptPass", forbidden)
+    assert run(file, out) == 0
+    for arm in arms_of(read_sweep(file), out):
+        assert contents(arm.folder) == contents(whole / arm.name)
+
+
+class Counting:
+    """Stands for `PromptPass`, and counts prefills and the answers asked of them."""
+
+    def __init__(self, original: Any) -> None:
+        self.original = original
+        self.prefills = self.answers = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.prefills += 1
+        made = self.original(*args, **kwargs)
+        answers = made.answers
+
+        def counted(evictions: Any, last: bool) -> Any:
+            self.answers += len(evictions)
+            return answers(evictions, last)
+
+        made.answers = counted
+        return made
+
+
+def test_the_plan_counts_what_a_run_then_takes(
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = sweep_file(
+        tmp_path / "sweep.yaml",
+        model,
+        window={"values": [8, 16]},
+        budget={"values": [0.25, 0.5]},
+        gate={"values": ["page", "open", "closed"]},
+    )
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(PageLM, "create_from_arg_obj", forbidden)
+        assert run(file, out, "--plan") == 0
+        table = capsys.readouterr().out
+        (first, second) = sweep.plan_sweep(arms_of(read_sweep(file), out))
+    assert not out.exists()
+    assert first == second == sweep.GroupPlan(6, 0, PROMPTS, evictions=2, full=True, gated=2)
+    assert (first.decodes, first.look_ups) == (18, 12)
+    assert table.splitlines()[3].split() == ["all", "12", "0", "12", "36", "24"]
+
+    counting = Counting(PromptPass)
+    monkeypatch.setattr(engine, "PromptPass", counting)
+    assert run(file, out) == 0
+    # The full cache answers alike whatever the window, so the second group finds that stored.
+    assert (counting.prefills, counting.answers) == (12, 36 - PROMPTS)
+    (done, _) = sweep.plan_sweep(arms_of(read_sweep(file), out))
+    assert (done.finished, done.prompts, done.decodes) == (6, 0, 0)
+
+
+def test_files_that_cannot_be_written_stop_the_sweep(
+    swept: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, whole = swept
+    out = copied(whole, tmp_path / "out")
+    arms = arms_of(read_sweep(file), out)
+    shutil.rmtree(arms[0].folder)
+    write_text = Path.write_text
+
+    def full(path: Path, text: str, **kwargs: Any) -> int:
+        if path.name.startswith("results_"):
+            write_text(path, text[:50], **kwargs)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_text(path, text, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(UsageError, match=f"{arms[0].name}.*No space left on device"):
+            run(file, out)
+    assert [is_finished(arm) for arm in arms] == [False] + [True] * 7
+    assert run(file, out) == 0
+    assert contents(arms[0].folder) == contents(whole / arms[0].name)
+
+
+def test_lm_eval_is_called_as_its_own_command_calls_it(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (
+        *("--num_fewshot", "0", "--apply_chat_template", "--system_instruction", "Be brief."),
+        *("--gen_kwargs", "max_gen_toks=5", "--seed", "1,2,3,4", "--metadata", "essays=synthetic"),
+        *("--predict_only", "--batch_size", "2", "--max_batch_size", "4", "--write_out"),
+        "--confirm_run_unsafe_code",
+    )
+    file = sweep_file(tmp_path / "sweep.yaml", model, *words, budget={"value": 0.5})
+    (arm,) = arms_of(read_sweep(file), tmp_path / "out")
+    ours = SharedTasks(arm).arguments(arm)
+
+    class Called(Exception):
+        pass
+
+    theirs: dict[str, Any] = {}
+
+    def called(**arguments: Any) -> None:
+        theirs.update(complete_call(arguments))
+        raise Called
+
+    monkeypatch.setattr(lm_eval, "simple_evaluate", called)
+    with pytest.raises(Called):
+        alone(arm, arm.folder, words)
+    for arguments in (ours, theirs):
+        manager, tracker = arguments.pop("task_manager"), arguments.pop("evaluation_tracker")
+        arguments["told to tasks"] = manager.metadata, manager._factory._meta
+        arguments["tracker"] = {**vars(tracker), "general_config_tracker": None}
+    assert ours == theirs
+
+
+def test_every_gate_of_a_group_reads_what_it_needs(model: str, tmp_path: Path) -> None:
+    file = sweep_file(
+        tmp_path / "sweep.yaml",
+        model,
+        "--apply_chat_template",
+        gate={"values": ["page", "entropy_norm", "keynorm_disp", "random"]},
+        granularity={"values": ["shared", "head"]},
+    )
+    assert run(file, tmp_path / "out") == 0
+    arms = arms_of(read_sweep(file), tmp_path / "out")
+    assert len(arms) == 8
+    for arm in arms[::3]:
+        written = contents(arm.folder)
+        assert written == alone(arm, tmp_path / arm.name, ("--apply_chat_template",))
+
+
+def test_a_local_sweep_says_that_it_reports_to_no_server(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(wandb, "init", forbidden)
+    file = sweep_file(
+        tmp_path / "sweep.yaml", model, "--wandb_args", "project=x", budget={"value": 0.5}
+    )
+    assert run(file, tmp_path / "out") == 0
+    assert "--wandb_args: left out" in capsys.readouterr().err
+
+
+def test_a_task_that_does_not_exist_is_named(model: str, tmp_path: Path) -> None:
+    file = sweep_file(tmp_path / "sweep.yaml", model, budget={"value": 0.5})
+    file.write_text(file.read_text().replace(TASK, "page_quikstart"))
+    for words in (["--plan"], []):
+        with pytest.raises(UsageError, match="page_quikstart"):
+            run(file, tmp_path / "out", *words)
+
+
+def test_the_same_warning_of_many_arms_is_shown_once(
+    swept: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, whole = swept
+    out = copied(whole, tmp_path / "out")
+    for arm in arms_of(read_sweep(file), out):
+        shutil.rmtree(arm.folder)
+    with caplog.at_level(logging.WARNING):
+        assert run(file, out) == 0
+    few = [r.getMessage() for r in caplog.records if "measured on 6 prompts" in r.getMessage()]
+    assert len(few) == 1
+    assert few[0].startswith("budget=0.25,evictor=snapkv,gate=page-")
