@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from page_bench.argument_types import share, whole_number
 from page_bench.calibration.documents import Request
 from page_bench.calibration.pilots import PILOTS
 from page_bench.calibration.report import describe, pilot_table
@@ -92,25 +93,6 @@ def _json(text: str) -> dict[str, Any]:
     return value
 
 
-def _count(least: int) -> Any:
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text}: give a whole number from {least} on")
-        return int(text)
-
-    return number
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text}: give a number in [0, 1]")
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="page-bench calibrate",
@@ -124,26 +106,26 @@ def _parser() -> argparse.ArgumentParser:
     add("--tasks", nargs="*", default=[], help="lm-eval tasks or groups that will be tested")
     add("--pilot", choices=PILOTS, help="draw from these RULER tasks only")
     add("--length", help="of generated inputs, such as 4k; read from the tasks' names if it can be")
-    add("--pilot_size", type=_count(2), default=100, help="prompts of the pilot (100)")
+    add("--pilot_size", type=whole_number(2), default=100, help="prompts of the pilot (100)")
     add(
         "--test_limit",
-        type=_count(1),
+        type=whole_number(1),
         default=100,
         help="first documents of each task, left for the test (100)",
     )
     add("--in_run", action="store_true", help="draw the pilot from the test's own documents")
     add(
         "--midpoint_size",
-        type=_count(0),
+        type=whole_number(0),
         default=MIDPOINT_SIZE,
         help=f"generated inputs of each of the midpoint's two tasks ({MIDPOINT_SIZE}; 0: none)",
     )
     add("--theta_z", type=float, default=THETA_Z, help=f"for tau=zscore ({THETA_Z})")
-    add("--open_rate", type=_share, default=OPEN_RATE, help=f"for tau=quantile ({OPEN_RATE})")
+    add("--open_rate", type=share, default=OPEN_RATE, help=f"for tau=quantile ({OPEN_RATE})")
     add("--compare_pilots", action="store_true", help="say how τ moves with the pilot's tasks")
     add("--apply_chat_template", action="store_true", help="as the test will")
     add("--metadata", default="{}", help="for the tasks, as JSON")
     add("--device", help="such as cuda or cpu")
-    add("--seed", type=_count(0), default=PILOT_SEED, help="of the draws")
+    add("--seed", type=whole_number(0), default=PILOT_SEED, help="of the draws")
     add("--output", default="calibration.json", help="file to write (calibration.json)")
     return parser

@@ -6,8 +6,8 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
 
+from page_bench.argument_types import whole_number
 from page_bench.errors import UsageError
 
 _EPILOG = """\
@@ -69,15 +69,6 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def _count(least: int) -> Any:
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text}: give a whole number from {least} on")
-        return int(text)
-
-    return number
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="page-bench latency",
@@ -90,13 +81,15 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--lengths",
         nargs="+",
-        type=_count(1),
+        type=whole_number(1),
         default=[1024, 4096],
         metavar="T",
         help="prompt tokens (1024 4096)",
     )
-    add("--new_tokens", type=_count(2), default=32, metavar="N", help="made by every run (32)")
-    add("--rounds", type=_count(1), default=5, metavar="N", help="runs per configuration (5)")
+    add(
+        "--new_tokens", type=whole_number(2), default=32, metavar="N", help="made by every run (32)"
+    )
+    add("--rounds", type=whole_number(1), default=5, metavar="N", help="runs per configuration (5)")
     add("--device", help="such as cuda or cpu")
     add("--no_memory", action="store_true", help="leave peak memory out")
     add("--json", action="store_true", help="print the JSON line alone")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from page_bench.argument_types import whole_number
 from page_bench.sweep.arms import Arm, arms_of, trackers_of
 from page_bench.sweep.file import read_sweep
 
@@ -89,13 +90,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--output_path", "-o", metavar="DIR", help="folder for the arms' folders")
     add("--store", metavar="PATH", help="run store (DIR/store.sqlite)")
     add("--plan", action="store_true", help="count prefills and decodes, and run nothing")
-    add("--count", type=_count, metavar="N", help="first N arms of a grid, or N random arms")
+    add(
+        "--count",
+        type=whole_number(1),
+        metavar="N",
+        help="first N arms of a grid, or N random arms",
+    )
     add("--seed", type=int, default=0, metavar="N", help="of random arms (0)")
     add("--limit", "-L", type=float, metavar="N", help="prompts per task, in place of the file's")
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: give a whole number from 1 on")
-    return int(text)
