@@ -9,7 +9,7 @@ from typing import Any
 from page_bench.config import PageConfig
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import ArmAnswer, PromptPass
-from page_bench.store.keys import Key, ModelFacts, answer_key, seen_key
+from page_bench.store.keys import Key, StoredModel, answer_key, seen_key
 from page_bench.store.store import RunStore
 from page_bench.trace import Seen
 
@@ -18,12 +18,12 @@ class Memory:
     """A store, seen from one model: what was computed before is not computed again.
 
     Attributes:
-        store: where facts stand; None remembers nothing.
+        store: where facts stand.
         model: the model they belong to.
         sampling_seed: enters the random numbers of every prompt when sampling.
     """
 
-    def __init__(self, store: RunStore, model: ModelFacts, sampling_seed: int) -> None:
+    def __init__(self, store: RunStore, model: StoredModel, sampling_seed: int) -> None:
         self.store, self.model, self.sampling_seed = store, model, sampling_seed
 
     def seen(self, prompt: Prompt, config: PageConfig) -> Seen | None:

@@ -9,18 +9,17 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from page_bench.attention import SpreadOptions
+from page_bench import decision
 from page_bench.case import Case, Memory, missing
-from page_bench.config import PageConfig, budget_for
+from page_bench.config import PageConfig
+from page_bench.decision import Decision
 from page_bench.decode import AnswerRequest, decoding_rules
 from page_bench.errors import UsageError
-from page_bench.gating import decision
-from page_bench.gating.decision import Decision
+from page_bench.eviction import check_least
 from page_bench.gating.gate import AnswerFacts
 from page_bench.gating.threshold import select_pilot
 from page_bench.prompt import Prompt
-from page_bench.prompt_pass import ArmAnswer, PromptPass
-from page_bench.signals import NEEDS_ENTROPY
+from page_bench.prompt_pass import ArmAnswer, PromptPass, spread_for
 from page_bench.trace import Seen
 
 Progress = Callable[[int], object]
@@ -240,15 +239,13 @@ class Engine:
             evictions: arms whose answers may be asked for.
             observed: arms whose signals may be asked for.
         """
-        entropy = any(NEEDS_ENTROPY & {*config.signal_names} for config in observed)
-        everything = any(config.signals != "gate" for config in observed)
         return PromptPass(
             self.model,
             self.tokenizer,
             prompt,
             evictions,
             window=self.config.window,
-            spread=SpreadOptions(entropy, everything, self.config.top_k),
+            spread=spread_for(observed),
             seed=(prompt.seed + prompt.repeat + self.sampling_seed) % 2**63,
             decode_rows=self.decode_rows,
         )
@@ -256,8 +253,10 @@ class Engine:
     def _check(self, prompts: Sequence[Prompt], configs: Sequence[PageConfig]) -> None:
         """Raise for what cannot be done, before the first prompt is run."""
         for config in configs:
-            if config.gate != "closed":
-                _check_budget(prompts, config)
+            for prompt in prompts if config.gate != "closed" else ():
+                length = prompt.compressed_tokens
+                whose = f"the {length} tokens of {prompt.task} document {prompt.doc_id}"
+                check_least(config.make_evictor(), config, length, whose)
         tried: list[AnswerRequest] = []
         for prompt in prompts:
             if prompt.request not in tried:
@@ -269,19 +268,6 @@ class Engine:
             raise UsageError(
                 f"gate={self.config.gate} must score answers while it decides, which the documents "
                 f"of {', '.join(unscored)} do not allow; give tasks of page-bench alone."
-            )
-
-
-def _check_budget(prompts: Sequence[Prompt], config: PageConfig) -> None:
-    """Raise where a prompt is too short for what the evictor always keeps."""
-    least = config.make_evictor().least_kept(config.window, config.n_sink, config.n_recent)
-    for prompt in prompts:
-        n_keep = budget_for(config, prompt.compressed_tokens)
-        if isinstance(n_keep, int) and n_keep < least:
-            raise UsageError(
-                f"evictor={config.evictor} always keeps {least} positions, but budget="
-                f"{config.budget} leaves {n_keep} of the {prompt.compressed_tokens} tokens of "
-                f"{prompt.task} document {prompt.doc_id}; give a larger budget or a smaller window."
             )
 
 

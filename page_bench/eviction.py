@@ -101,13 +101,16 @@ def positions_to_keep(evictor: Evictor, prompt: Prefill, config: PageConfig) -> 
     return KeepPlan(kept_members(flat, flat_keep, n_sink, recent).view(rows.shape))
 
 
-def check_least(evictor: Evictor, config: PageConfig, length: int) -> None:
+def check_least(
+    evictor: Evictor, config: PageConfig, length: int, prompt: str | None = None
+) -> None:
     """Raise UsageError where a prompt of `length` tokens is to lose what the evictor always keeps.
 
     Args:
         evictor: the configuration's.
         config: budget and protected positions.
         length: T, tokens that are compressed.
+        prompt: whose they are, for the message.
     """
     n_keep = budget_for(config, length)
     if isinstance(n_keep, str):
@@ -116,7 +119,8 @@ def check_least(evictor: Evictor, config: PageConfig, length: int) -> None:
     if n_keep < least:
         raise UsageError(
             f"evictor={evictor.title} always keeps {least} positions, the protected ones among "
-            f"them, but only {n_keep} of {length} may stay; let it keep fewer, such as by a "
+            f"them, but only {n_keep} of {length if prompt is None else prompt} may stay; let it "
+            f"keep fewer, such as by a "
             f"smaller window, or give a larger budget."
         )
 

@@ -25,15 +25,15 @@ from page_bench.calibration.file import ModelFacts
 from page_bench.calibration.fingerprint import model_fingerprint
 from page_bench.case import Memory
 from page_bench.config import PageConfig, is_ours
+from page_bench.decision import calibration_warnings
 from page_bench.engine import Engine, Filled, Outcome
 from page_bench.errors import UsageError
-from page_bench.gating.decision import calibration_warnings
 from page_bench.gating.threshold import Threshold
 from page_bench.prefill import base_model
 from page_bench.prompt import Prompt
 from page_bench.record import trace_of
 from page_bench.requests import PromptMaker
-from page_bench.store.keys import ModelFacts as StoredModel
+from page_bench.store.keys import StoredModel
 from page_bench.store.store import RunStore
 from page_bench.summary import RunSummary
 from page_bench.trace import Answer, writable_folder, write_traces
@@ -173,7 +173,9 @@ class PageLM(HFLM):
                 memory = Memory(store, self._stored_model(), torch.initial_seed())
             stack.enter_context(torch.autocast(self.device.type, mixed, mixed is not None))
             stack.enter_context(attention.observing(self._inner))
-            rows = self.batch_size if isinstance(self.batch_size_per_gpu, int) else None
+            asked = self.batch_size_per_gpu
+            # lm-eval passes 1 where nothing is given, so 1 bounds nothing.
+            rows = asked if isinstance(asked, int) and asked > 1 else None
             yield Engine(self.model, self.tokenizer, self.page, torch.initial_seed(), memory, rows)
 
     def _bar(self, total: int, description: str, hidden: bool) -> Any:

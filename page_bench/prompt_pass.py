@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from page_bench.attention import SpreadOptions
+from page_bench.attention import MEAN_ALONE, SpreadOptions
 from page_bench.cache import allocated_bytes, entry_count, full_size, kv_bytes
 from page_bench.config import PageConfig, budget_for
 from page_bench.decode import DecodingRules, Row, decode, decoding_rules, read
@@ -21,7 +21,7 @@ from page_bench.eviction import KeepPlan, evict, positions_to_keep
 from page_bench.prefill import Prefill, prefill
 from page_bench.prompt import Prompt
 from page_bench.scoring import Scorer
-from page_bench.signals import agreements, measure, pair_agreement
+from page_bench.signals import NEEDS_ENTROPY, agreements, measure, pair_agreement
 from page_bench.trace import Answered, Seen
 
 GATE_CLOSED = "gate closed"
@@ -88,7 +88,7 @@ class PromptPass:
         length, split = len(prompt.input_ids), prompt.compressed_tokens
         # Only the context is observed and evicted where the question is read afterwards.
         self._room = length - split + prompt.request.max_new_tokens
-        start = self._now()
+        start = seconds(self._model.device)
         self._filled: Prefill | None = prefill(
             model,
             self._input_ids[:, :split],
@@ -104,14 +104,14 @@ class PromptPass:
         )
         self.prompt_tokens = length
         self.new_tokens = 0
-        self.prefill_s = self._now() - start
+        self.prefill_s = seconds(self._model.device) - start
         self.evict_s = self.decode_s = 0.0
         self._full_entries, self._full_bytes = full_size(self._filled.cache, length)
 
     def seen(self, config: PageConfig) -> Seen:
         """What the prefill showed, as far as a configuration asks for it."""
         assert self._filled is not None, "the full cache has been used up"
-        start = self._now()
+        start = seconds(self._model.device)
         observation, options = self._filled.observation, config.drop_options
         window_attention, row_entropy = observation.window_attention, observation.row_entropy
         agreement = agreements(window_attention, options)
@@ -139,7 +139,7 @@ class PromptPass:
             margin=None if margin is None else margin.tolist(),
             kv_bytes_full=self._full_bytes,
             prefill_s=self.prefill_s,
-            gate_s=self._now() - start,
+            gate_s=seconds(self._model.device) - start,
         )
 
     def answers(self, evictions: Sequence[PageConfig | None], last: bool) -> list[ArmAnswer]:
@@ -150,10 +150,10 @@ class PromptPass:
             last: no more answers will be asked for, so that nothing need be kept for them. An
                 answer from the full cache uses that cache up.
         """
-        start = self._now()
+        start = seconds(self._model.device)
         plans = [self._plan(eviction) for eviction in evictions]
         jobs = self._jobs(plans)
-        planned = self._now() - start
+        planned = seconds(self._model.device) - start
         self.evict_s += planned
         plan_s = planned / max(len(jobs), 1)
         results: dict[int, ArmAnswer] = {}
@@ -213,7 +213,7 @@ class PromptPass:
         split = self._prompt.compressed_tokens
         # With no question to read, an evicted cache reads the last prompt token again.
         unread = min(split, length - 1)
-        start = self._now()
+        start = seconds(self._model.device)
         rows = []
         for job in batch:
             if job.keep is None:
@@ -226,13 +226,13 @@ class PromptPass:
         # While decoding, neither the full cache nor what was observed is needed any more.
         if last or any(job.keep is None for job in batch):
             self._filled = None
-        evicted = self._now()
+        evicted = seconds(self._model.device)
         waiting = [row for row in rows if row.logits is None]
         read(self._model, waiting, self._input_ids[:, unread:], unread)
         kept = [(entry_count(row.cache), kv_bytes(row.cache)) for row in rows]
         allocated = [allocated_bytes(row.cache) for row in rows]
         answers = decode(self._model, rows, self._input_ids, request.max_new_tokens)
-        decode_s = self._now() - evicted
+        decode_s = seconds(self._model.device) - evicted
         self.evict_s += evicted - start
         self.decode_s += decode_s
         self.new_tokens += sum(len(answer.ids) for answer in answers)
@@ -256,12 +256,21 @@ class PromptPass:
     def _rules(self) -> DecodingRules:
         return decoding_rules(self._model, self._tokenizer, self._input_ids, self._prompt.request)
 
-    def _now(self) -> float:
-        """Seconds on a clock, once all work queued on the device is done."""
-        device = self._model.device.type
-        if device != "cpu":
-            getattr(torch, device).synchronize()
-        return time.perf_counter()
+
+def seconds(device: torch.device) -> float:
+    """A clock, read once all work queued on the device is done."""
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize()
+    return time.perf_counter()
+
+
+def spread_for(configs: Sequence[PageConfig]) -> SpreadOptions:
+    """What arms read of the window's rows besides their mean; they share `top_k`."""
+    return SpreadOptions(
+        entropy=any(NEEDS_ENTROPY & {*config.signal_names} for config in configs),
+        margin=any(config.signals != "gate" for config in configs),
+        top_k=configs[0].top_k if configs else MEAN_ALONE.top_k,
+    )
 
 
 def _free_bytes(device: torch.device) -> int:

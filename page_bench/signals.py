@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ __all__ = [
     "NEEDS_KEYS",
     "SIGNALS",
     "DropOptions",
+    "Signal",
     "agreements",
     "drop_of",
     "entropy_drop",
@@ -41,7 +43,7 @@ __all__ = [
     "topk_mass_share",
 ]
 
-SIGNALS = (
+Signal = Literal[
     "drop",
     "entropy_norm",
     "topk_mass_share",
@@ -51,7 +53,9 @@ SIGNALS = (
     "late_plateau",
     "slope",
     "monotonicity",
-)
+]
+
+SIGNALS: tuple[Signal, ...] = get_args(Signal)
 """Names of all signals, in the order of the record."""
 
 NEEDS_ENTROPY = frozenset({"entropy_norm", "entropy_drop"})

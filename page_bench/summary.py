@@ -10,8 +10,8 @@ from typing import Any
 
 from page_bench.budget import FREE_MINIMUM, budget_share
 from page_bench.config import PageConfig
+from page_bench.decision import Decision
 from page_bench.engine import Outcome
-from page_bench.gating.decision import Decision
 from page_bench.gating.gates import TaskOracle
 from page_bench.gating.rules import LABEL_NEEDS
 from page_bench.gating.threshold import SMALL_PILOT, Threshold

@@ -9,9 +9,9 @@ from page_bench.config import PageConfig
 from page_bench.decode import AnswerRequest
 from page_bench.prompt import Prompt
 from page_bench.store.key import Key
-from page_bench.store.keys import ModelFacts, answer_key, seen_key
+from page_bench.store.keys import StoredModel, answer_key, seen_key
 
-MODEL = ModelFacts(
+MODEL = StoredModel(
     name="tiny",
     fingerprint=Fingerprint("c" * 64, "f" * 64),
     weights="1234567890abcdef" * 4,
@@ -41,14 +41,14 @@ def prompt(number: int = 0, **changes: Any) -> Prompt:
     return Prompt(**{**values, **changes})
 
 
-def seen(number: int = 0, model: ModelFacts = MODEL) -> tuple[Key, dict[str, Any]]:
+def seen(number: int = 0, model: StoredModel = MODEL) -> tuple[Key, dict[str, Any]]:
     """What a prefill showed."""
     value = {"agreement": [0.1, 0.2 + number], "drop": 0.1 + number / 7, "prefill_s": 0.5}
     return seen_key(model, prompt(number), ARM), value
 
 
 def answer(
-    number: int = 0, arm: PageConfig | None = ARM, model: ModelFacts = MODEL, seconds: float = 0.5
+    number: int = 0, arm: PageConfig | None = ARM, model: StoredModel = MODEL, seconds: float = 0.5
 ) -> tuple[Key, dict[str, Any]]:
     """An answer."""
     value = {"answer_ids": [number, 2], "kept_kv": 1 / 3, "decode_s": seconds, "decode_rows": 1}

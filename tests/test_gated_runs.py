@@ -23,7 +23,7 @@ from page_bench.gating.gates import GATES
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import PromptPass
 from page_bench.signals import SIGNALS
-from page_bench.store.keys import ModelFacts
+from page_bench.store.keys import StoredModel
 from page_bench.store.store import RunStore
 
 TOKENIZER = tiny_tokenizer(FAMILIES["llama"].with_bos)
@@ -146,7 +146,7 @@ def test_an_oracle_without_scores_is_refused() -> None:
 
 @contextmanager
 def memory(path: Path) -> Iterator[Memory]:
-    facts = ModelFacts.of(
+    facts = StoredModel.of(
         MODEL, TOKENIZER, name="tiny", dtype="float32", attn_implementation="sdpa"
     )
     with RunStore(path) as store:

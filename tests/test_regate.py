@@ -22,10 +22,10 @@ from page_bench.calibration.file import Calibration, ModelFacts, PilotInput
 from page_bench.calibration.fingerprint import Fingerprint
 from page_bench.calibration.match import settings_of
 from page_bench.config import PageConfig
+from page_bench.decision import Decision
 from page_bench.decode import AnswerRequest
 from page_bench.engine import Engine
 from page_bench.errors import UsageError
-from page_bench.gating.decision import Decision
 from page_bench.gating.gates import make_gate
 from page_bench.gating.signal_gates import SIDES
 from page_bench.gating.threshold import select_pilot

@@ -24,7 +24,7 @@ from page_bench.errors import UsageError
 from page_bench.store import keys as store_keys
 from page_bench.store.checksums import tensor_checksum, tokenizer_checksum, weights_checksum
 from page_bench.store.key import Key, canonical_json
-from page_bench.store.keys import ModelFacts, answer_key, seen_key
+from page_bench.store.keys import StoredModel, answer_key, seen_key
 
 SAMPLED = AnswerRequest(8, ("</s>",), {"do_sample": True, "temperature": 0.7})
 
@@ -94,7 +94,7 @@ def test_all_of_the_model_enters_both_keys(name: str) -> None:
 
 
 def test_no_fact_of_the_model_is_forgotten() -> None:
-    assert {f.name for f in dataclasses.fields(ModelFacts)} == {*OF_MODEL, "name", "generation"}
+    assert {f.name for f in dataclasses.fields(StoredModel)} == {*OF_MODEL, "name", "generation"}
 
 
 @pytest.mark.parametrize("name", OF_PROMPT)
@@ -319,8 +319,8 @@ def test_gates_trained_anew_under_the_same_name_are_others(tmp_path: Path) -> No
     assert keys[0] == keys[2] != keys[1]
 
 
-def facts(model: Any, tokenizer: Any = None) -> ModelFacts:
-    return ModelFacts.of(
+def facts(model: Any, tokenizer: Any = None) -> StoredModel:
+    return StoredModel.of(
         model,
         tokenizer or tiny_tokenizer(with_bos=True),
         name="tiny",
@@ -369,7 +369,7 @@ def test_a_generation_config_and_a_class_are_facts() -> None:
 
 
 def test_an_adapter_is_part_of_the_model_with_its_scale() -> None:
-    def adapted(alpha: int) -> ModelFacts:
+    def adapted(alpha: int) -> StoredModel:
         torch.manual_seed(0)
         config = LoraConfig(r=2, lora_alpha=alpha, target_modules=["q_proj"])
         return facts(get_peft_model(tiny_model("llama"), config))

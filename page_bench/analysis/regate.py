@@ -7,22 +7,21 @@ a gate follows from one run with `gate=open` and one with `gate=closed`.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from page_bench import decision
 from page_bench.analysis.pairs import Pair
 from page_bench.analysis.runs import Sample
 from page_bench.analysis.stored_signals import signal_of
 from page_bench.calibration.file import ModelFacts, load
 from page_bench.calibration.match import mismatches, refuse_mismatch, settings_of
 from page_bench.config import PageConfig
+from page_bench.decision import Decision
 from page_bench.errors import UsageError
-from page_bench.gating import decision
-from page_bench.gating.decision import Decision
 from page_bench.gating.gate import AnswerFacts, Facts, Gate
-from page_bench.gating.gates import Oracle, Retry, TaskOracle
+from page_bench.gating.gates import Oracle, TaskOracle
 from page_bench.gating.rules import (
     CAPACITY_BOUND,
     DILUTION_PRONE,
@@ -158,16 +157,8 @@ def _takes_plain(pair: Pair, decided: Decision) -> bool:
         return True
     if isinstance(gate, Oracle) and (pair.plain.score is None or pair.full.score is None):
         raise UsageError(f"gate=oracle needs scores, but {sample} has none; choose other runs.")
-    return gate.accepts(_answer_facts(pair.plain, gate), _answer_facts(pair.full, gate))
+    return gate.accepts(_answer_facts(pair.plain), _answer_facts(pair.full))
 
 
-def _answer_facts(trace: Trace, gate: Gate) -> AnswerFacts:
-    repetition: float | None = getattr(trace, "repetition", None)
-    if isinstance(gate, Retry) and gate.distress == "repetition" and repetition is None:
-        raise UsageError(
-            "gate=retry with distress=repetition needs the tokens of the answers, which traces do "
-            "not hold; use distress=entropy, or run the gate itself."
-        )
-    return AnswerFacts(
-        trace.mean_token_entropy, math.nan if repetition is None else repetition, trace.score
-    )
+def _answer_facts(trace: Trace) -> AnswerFacts:
+    return AnswerFacts(trace.mean_token_entropy, trace.repetition, trace.score)

@@ -1,1 +1,1 @@
-"""The decision, input by input: gates, thresholds, and what decides in a run."""
+"""The decision, input by input: gates and thresholds."""

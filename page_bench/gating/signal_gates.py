@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from page_bench.errors import UsageError
 from page_bench.gating.gate import Facts, Gate
 from page_bench.gating.rules import opens_at
 from page_bench.gating.threshold import Side
 from page_bench.profile import DEPLOYED, Bins, DropOptions, LateBin
-
-Signal = Literal[
-    "drop",
-    "entropy_norm",
-    "topk_mass_share",
-    "max_share",
-    "keynorm_disp",
-    "entropy_drop",
-    "late_plateau",
-    "slope",
-    "monotonicity",
-]
-"""What a prefill shows; see `signals`."""
+from page_bench.signals import Signal
 
 SIDES: Mapping[str, Side] = {
     "drop": "above",

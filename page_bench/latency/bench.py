@@ -5,7 +5,6 @@ Decoding is forced: every run makes the same number of new tokens, whatever they
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,15 +13,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from page_bench.attention import MEAN_ALONE, SpreadOptions, observing
+from page_bench.attention import MEAN_ALONE, observing
 from page_bench.cache import empty_cache, kv_bytes
 from page_bench.config import PageConfig, budget_for
 from page_bench.decode import AnswerRequest, Row, decode, decoding_rules
 from page_bench.errors import UsageError
 from page_bench.prefill import base_model, forward, text_config
 from page_bench.prompt import Prompt
-from page_bench.prompt_pass import PromptPass
-from page_bench.signals import NEEDS_ENTROPY
+from page_bench.prompt_pass import PromptPass, seconds, spread_for
 from page_bench.support import layer_windows
 
 FULL, PLAIN, OPEN, CLOSED = "full", "plain", "gated, open", "gated, closed"
@@ -153,19 +151,19 @@ class Bench:
         """What the model costs by itself: nothing is observed."""
         model, length = self.model, len(prompt.input_ids)
         ids = torch.tensor([prompt.input_ids], device=model.device)
-        start = self._now()
+        start = seconds(self.model.device)
         cache = empty_cache(layer_windows(text_config(model)), length + self.new_tokens)
         logits = forward(model, ids, cache)
-        prefilled = self._now()
+        prefilled = seconds(self.model.device)
         size = kv_bytes(cache)
         # Decoding is page-bench's own in all configurations.
         with observing(base_model(model)):
             rules = decoding_rules(model, self.tokenizer, ids, prompt.request)
-            begun = self._now()
+            begun = seconds(self.model.device)
             with _counting(model, decoding) as steps:
                 row = Row(cache, logits, rules, prompt.seed)
                 (answer,) = decode(model, [row], ids, self.new_tokens)
-            decode_s = self._now() - begun
+            decode_s = seconds(self.model.device) - begun
         self._check(answer.ids)
         return Run(
             prefill_s=prefilled - start,
@@ -180,18 +178,18 @@ class Bench:
     def _observed(self, name: str, prompt: Prompt, decoding: Ignored) -> Run:
         """One arm, as the engine runs it, with the gate's decision given."""
         config, length = self.config, len(prompt.input_ids)
-        start = self._now()
+        start = seconds(self.model.device)
         passed = PromptPass(
             self.model,
             self.tokenizer,
             prompt,
             [config],
             window=config.window,
-            spread=MEAN_ALONE if name == PLAIN else self._spread(),
+            spread=MEAN_ALONE if name == PLAIN else spread_for([config]),
             seed=prompt.seed,
             decode_rows=1,
         )
-        prefill_s = self._now() - start
+        prefill_s = seconds(self.model.device) - start
         gate_s = None if name == PLAIN else passed.seen(config).gate_s
         with _counting(self.model, decoding) as steps:
             (answer,) = passed.answers([None if name == CLOSED else config], last=True)
@@ -210,11 +208,6 @@ class Bench:
             kept_all_because=None if name == CLOSED else answer.kept_all_because,
         )
 
-    def _spread(self) -> SpreadOptions:
-        """What the gate, or `signals`, has measured of the window's rows."""
-        entropy = bool(NEEDS_ENTROPY & {*self.config.signal_names})
-        return SpreadOptions(entropy, self.config.signals != "gate", self.config.top_k)
-
     def _formula(self, length: int, kept: int) -> int:
         dtype = self.mixed_precision or base_model(self.model).dtype
         return kv_formula_bytes(text_config(self.model), length, kept, dtype)
@@ -225,12 +218,6 @@ class Bench:
                 f"the answer ended after {len(ids)} of {self.new_tokens} tokens: the model's "
                 f"generation config stops it (max_time or stop strings); take that out of it."
             )
-
-    def _now(self) -> float:
-        """Seconds on a clock, once all work queued on the device is done."""
-        if (device := self.model.device.type) != "cpu":
-            getattr(torch, device).synchronize()
-        return time.perf_counter()
 
 
 def load(model_args: str, device: str | None, new_tokens: int) -> tuple[Bench, str, int]:

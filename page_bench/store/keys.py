@@ -25,14 +25,14 @@ from page_bench.store.checksums import evictor_checksums, tokenizer_checksum, we
 from page_bench.store.key import NUMERICS_VERSION, Key
 from page_bench.trace import Seen
 
-__all__ = ["NUMERICS_VERSION", "Key", "ModelFacts", "answer_key", "seen_key"]
+__all__ = ["NUMERICS_VERSION", "Key", "StoredModel", "answer_key", "seen_key"]
 
 # What says where an adapter comes from, not what it computes.
 _NOT_THE_ADAPTER = ("base_model_name_or_path", "revision", "inference_mode")
 
 
 @dataclass(frozen=True)
-class ModelFacts:
+class StoredModel:
     """What a loaded model and its tokenizer contribute to an answer.
 
     Attributes:
@@ -61,7 +61,7 @@ class ModelFacts:
     @classmethod
     def of(
         cls, model: Any, tokenizer: Any, *, name: str, dtype: str, attn_implementation: str
-    ) -> ModelFacts:
+    ) -> StoredModel:
         """The facts of a loaded model; reads all its weights, so ask once.
 
         Args:
@@ -103,7 +103,7 @@ class ModelFacts:
         return {k: v for k, v in asdict(self).items() if k not in ("name", "generation")}
 
 
-def seen_key(model: ModelFacts, prompt: Prompt, config: PageConfig) -> Key:
+def seen_key(model: StoredModel, prompt: Prompt, config: PageConfig) -> Key:
     """Key of what the prefill of a prompt shows, whatever is evicted afterwards."""
     return Key(
         {
@@ -120,7 +120,7 @@ def seen_key(model: ModelFacts, prompt: Prompt, config: PageConfig) -> Key:
 
 
 def answer_key(
-    model: ModelFacts, prompt: Prompt, config: PageConfig | None, sampling_seed: int = 0
+    model: StoredModel, prompt: Prompt, config: PageConfig | None, sampling_seed: int = 0
 ) -> Key:
     """Key of the answer to a prompt under one eviction; gate and threshold are no part of it.
 
@@ -153,7 +153,7 @@ def answer_key(
     )
 
 
-def _common(record: str, value: type, model: ModelFacts, prompt: Prompt) -> dict[str, Any]:
+def _common(record: str, value: type, model: StoredModel, prompt: Prompt) -> dict[str, Any]:
     ids = array.array("q", prompt.input_ids).tobytes()
     return {
         "record": record,
@@ -193,7 +193,7 @@ def _evictor(
     return make_evictor(title, dict(options), granularity)
 
 
-def _about(model: ModelFacts, prompt: Prompt) -> dict[str, Any]:
+def _about(model: StoredModel, prompt: Prompt) -> dict[str, Any]:
     return {"model": model.name, "task": prompt.task, "doc_id": prompt.doc_id}
 
 
