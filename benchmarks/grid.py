@@ -1,137 +1,212 @@
-"""A grid of arms by the engine, against the same arms one after another.
+"""A grid of arms by the engine, against `simple_evaluate` of one arm after another.
 
-Both sides run in one process on one loaded model, with the same prefill and decode code and no
-store; prompts are generated RULER. Prints the ratio, what the engine's time is made of, and how it
-grows with the number of arms and with the prompt's length.
+Both sides run in one process on one loaded model, with the same prefill and decode code; the second
+has no store. Prompts are generated RULER, each answered by exactly so many tokens. Prints what
+differs between the two sides' samples, the ratio of their times, what the engine's time is made of,
+and with --growth how it grows with the number of arms and with the prompt's length.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
+import logging
 import math
+import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import lm_eval
 import torch
-from lm_eval.api.instance import Instance
+from lm_eval.tasks import TaskManager
 
-from page_bench.attention import observing
+from page_bench import plugin
 from page_bench.config import PageConfig
-from page_bench.engine import Engine
+from page_bench.engine import Filled
 from page_bench.lm import PageLM
-from page_bench.prefill import base_model
-from page_bench.prompt import Prompt
-from page_bench.tasks.rulergen.dataset import load
+from page_bench.lm_eval_cost import once_for_all_runs
 
 EVICTORS = ("snapkv", "h2o", "streamingllm", "pyramidkv")
 BUDGETS = (0.0625, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 GATES = ("open", "page")
+TASKS = ("niah_multikey_3", "niah_multivalue", "vt", "fwe")
+
+Samples = dict[tuple[str, int], dict[str, Any]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--prompts", type=int, default=8, help=f"a multiple of {len(TASKS)}")
+    parser.add_argument("--length", default="2k", help="of the tasks page_rulergen_…")
     parser.add_argument("--new_tokens", type=int, default=32)
+    parser.add_argument("--budgets", type=float, nargs="+", default=BUDGETS)
     parser.add_argument("--growth", action="store_true", help="also over arms and lengths")
     arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    plugin.install()
     lm = PageLM(device="cuda" if torch.cuda.is_available() else "cpu", dtype="float32")
-    prompts = prompts_of(lm, arguments.length, arguments.prompts, arguments.new_tokens)
-    arms = grid(EVICTORS, BUDGETS, GATES)
-    engine_s, parts = together(lm, prompts, arms)
-    alone_s = one_by_one(lm, prompts, arms)
+    grid = Grid(lm, arguments.length, arguments.prompts // len(TASKS), arguments.new_tokens)
+    arms = arms_of(arguments.budgets)
     print(
-        f"{len(arms)} arms, {len(prompts)} prompts of {arguments.length} tokens, "
-        f"{arguments.new_tokens} new tokens, {torch.get_num_threads()} threads"
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads: {len(arms)} arms, "
+        f"{grid.prompts} prompts of {arguments.length}, {arguments.new_tokens} new tokens each",
+        flush=True,
     )
-    print(f"one after another {alone_s:8.1f} s")
-    print(f"engine            {engine_s:8.1f} s, {alone_s / engine_s:.1f} times faster")
-    print("of which " + ", ".join(f"{k} {v / engine_s:.0%}" for k, v in parts.items()))
+    engine_s, filled, together = grid.together(arms)
+    print(f"engine            {engine_s:8.1f} s", flush=True)
+    alone_s, alone = grid.one_by_one(arms)
+    compare(arms, together, alone)
+    print(f"one after another {alone_s:8.1f} s, {alone_s / engine_s:.1f} times the engine's")
+    parts = {**filled.seconds, "rest": engine_s - sum(filled.seconds.values())}
+    print("engine: " + ", ".join(f"{k} {v:.1f} s ({v / engine_s:.0%})" for k, v in parts.items()))
     if arguments.growth:
-        growth(lm, arguments)
+        growth(lm, arguments.new_tokens)
 
 
-def growth(lm: PageLM, arguments: argparse.Namespace) -> None:
+class Grid:
+    """Prompts, and a model that answers them.
+
+    Args:
+        lm: the loaded model.
+        length: as in the names of the tasks.
+        each: prompts per task.
+        new_tokens: of every answer.
+    """
+
+    def __init__(self, lm: PageLM, length: str, each: int, new_tokens: int) -> None:
+        self.lm = lm
+        self.each = each
+        self.prompts = each * len(TASKS)
+        self.names = [f"page_rulergen_{length}_{task}" for task in TASKS]
+        manager = TaskManager(metadata={"essays": "synthetic", "pretrained": lm.model_name})
+        tasks = manager.load(self.names)
+        # As a sweep does it: what is asked is the same for every arm.
+        manager.load = lambda names: tasks  # type: ignore[method-assign]
+        self.arguments: dict[str, Any] = {
+            "tasks": self.names,
+            "limit": each,
+            "task_manager": manager,
+            "bootstrap_iters": 0,
+            "gen_kwargs": {"until": [], "max_gen_toks": new_tokens, "eos_token_id": None},
+        }
+
+    def together(self, arms: Sequence[PageConfig]) -> tuple[float, Filled, list[Samples]]:
+        """Seconds for all arms from one prefill per prompt, what they took, and the samples."""
+        with tempfile.TemporaryDirectory() as folder, once_for_all_runs():
+            store = str(Path(folder) / "store.sqlite")
+            pages = [dataclasses.replace(arm, store=store) for arm in arms]
+            requests = self._requests()
+            lm = self.lm.with_page(pages[0])
+            start = time.perf_counter()
+            filled = lm.fill(requests, pages)
+            samples = [self._evaluate(lm.with_page(page)) for page in pages]
+            return time.perf_counter() - start, filled, samples
+
+    def one_by_one(self, arms: Sequence[PageConfig]) -> tuple[float, list[Samples]]:
+        """Seconds for the same arms, each for itself, and the samples."""
+        with once_for_all_runs():
+            start = time.perf_counter()
+            samples = []
+            for number, arm in enumerate(arms, start=1):
+                samples.append(self._evaluate(self.lm.with_page(arm)))
+                passed = time.perf_counter() - start
+                print(f"{number} of {len(arms)} arms, {passed:.0f} s", file=sys.stderr, flush=True)
+            return time.perf_counter() - start, samples
+
+    def _requests(self) -> list[Any]:
+        asked: list[Any] = []
+        lm = self.lm.with_page(self.lm.page)
+
+        def collect(requests: list[Any]) -> list[str]:
+            asked.extend(requests)
+            return [""] * len(requests)
+
+        lm.generate_until = collect  # type: ignore[method-assign]
+        lm_eval.simple_evaluate(model=lm, **self.arguments)
+        return asked
+
+    def _evaluate(self, lm: PageLM) -> Samples:
+        results = lm_eval.simple_evaluate(model=lm, **self.arguments)
+        assert results is not None
+        return {
+            (task, sample["doc_id"]): {
+                "answer": sample["resps"],
+                **{metric: sample[metric] for metric in sample["metrics"]},
+            }
+            for task, samples in results["samples"].items()
+            for sample in samples
+        }
+
+
+def compare(
+    arms: Sequence[PageConfig], together: Sequence[Samples], alone: Sequence[Samples]
+) -> None:
+    """Print how many samples of the two sides differ, and which."""
+    differing = [
+        (arm, key, here[key], there[key])
+        for arm, here, there in zip(arms, together, alone, strict=True)
+        for key in there
+        if here[key] != there[key]
+    ]
+    total = sum(map(len, alone))
+    opened = Counter(bool(s["gate_open"]) for one in alone for s in one.values())
+    print(f"{total} samples on each side ({opened[True]} evicted), {len(differing)} differ")
+    for arm, key, here, there in differing:
+        print(f"  {arm.evictor} {arm.budget} {arm.gate} {key}: {here} | {there}")
+
+
+def growth(lm: PageLM, new_tokens: int) -> None:
     """Seconds per prompt over arms and over lengths, with fitted exponents."""
-    prompts = prompts_of(lm, arguments.length, 1, arguments.new_tokens)
+    few = Grid(lm, "2k", 1, new_tokens)
     counts = {}
     for budgets in (BUDGETS[:1], BUDGETS[:2], BUDGETS[::2], BUDGETS):
-        arms = grid(EVICTORS, budgets, GATES)
-        counts[len(arms)] = together(lm, prompts, arms)[0]
+        arms = arms_of(budgets)
+        counts[len(arms)] = few.together(arms)[1]
     print(table("arms", counts))
     lengths = {}
-    for length in (1024, 2048, 4096, 8192 - 64):
-        prompts = prompts_of(lm, length, 1, arguments.new_tokens)
-        lengths[length] = together(lm, prompts, grid(EVICTORS, BUDGETS, GATES))[0]
+    for name in ("1k", "2k", "4k", "8k"):
+        grid = Grid(lm, name, 1, new_tokens)
+        filled = grid.together(arms_of(BUDGETS))[1]
+        lengths[filled.prefill_tokens // filled.prefilled] = filled
     print(table("tokens", lengths))
 
 
-def table(name: str, seconds: dict[int, float]) -> str:
-    """`seconds` per count, and the exponent of the power law between the last two."""
-    (a, b), (x, y) = list(seconds)[-2:], list(seconds.values())[-2:]
-    cells = ", ".join(f"{n}: {s:.1f} s" for n, s in seconds.items())
-    return f"{name}: {cells}; exponent of the last step {math.log(y / x) / math.log(b / a):.2f}"
+def table(name: str, filled: Mapping[int, Filled]) -> str:
+    """Seconds per prompt by activity, and the exponents of power laws fitted to them."""
+    activities = [*next(iter(filled.values())).seconds, "all"]
+    lines = ["  ".join([f"{name:>8}", *(f"{activity:>9}" for activity in activities)])]
+    columns: dict[str, list[float]] = {activity: [] for activity in activities}
+    for count, one in filled.items():
+        seconds = {**one.seconds, "all": sum(one.seconds.values())}
+        for activity in activities:
+            columns[activity].append(seconds[activity] / one.prefilled)
+        cells = (f"{columns[activity][-1]:9.3f}" for activity in activities)
+        lines.append("  ".join([f"{count:8}", *cells]))
+    exponents = (f"{exponent(list(filled), columns[a]):9.2f}" for a in activities)
+    lines.append("  ".join([f"{'exponent':>8}", *exponents]))
+    return "\n".join(lines)
 
 
-def grid(
-    evictors: Sequence[str], budgets: Sequence[float], gates: Sequence[str]
-) -> list[PageConfig]:
-    """All combinations."""
+def exponent(counts: Sequence[int], seconds: Sequence[float]) -> float:
+    """Slope of a straight line through the logarithms, by least squares."""
+    x = [math.log(count) for count in counts]
+    y = [math.log(second) for second in seconds]
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    rise = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    return rise / sum((a - mean_x) ** 2 for a in x)
+
+
+def arms_of(budgets: Sequence[float]) -> list[PageConfig]:
+    """All combinations of the evictors, the budgets and the gates."""
     return [
         PageConfig(evictor=evictor, budget=budget, gate=gate, tau="fixed")
-        for evictor, budget, gate in itertools.product(evictors, budgets, gates)
+        for evictor, budget, gate in itertools.product(EVICTORS, budgets, GATES)
     ]
-
-
-def prompts_of(lm: PageLM, length: int, count: int, new_tokens: int) -> list[Prompt]:
-    """Prompts of generated RULER that are answered by exactly so many tokens."""
-    docs = load(
-        ruler_length=length,
-        ruler_task="niah_multikey_3",
-        num_samples=count,
-        essays="synthetic",
-        pretrained=lm.model_name,
-    )["test"]
-    requests = [
-        Instance(
-            "generate_until",
-            doc,
-            (doc["prompt"], {"until": [], "max_gen_toks": new_tokens, "eos_token_id": None}),
-            i,
-            metadata=("grid", i, 1),
-        )
-        for i, doc in enumerate(docs)
-    ]
-    return lm.prompts(requests)
-
-
-def together(
-    lm: PageLM, prompts: Sequence[Prompt], arms: Sequence[PageConfig]
-) -> tuple[float, dict[str, float]]:
-    """Seconds for all arms from one prefill per prompt, and what they are made of."""
-    plain: list[PageConfig | None] = [arm for arm in arms if arm.gate == "open"]
-    parts = {"prefill": 0.0, "evict": 0.0, "decode": 0.0}
-    start = time.perf_counter()
-    with observing(base_model(lm.model)):
-        engine = Engine(lm.model, lm.tokenizer, arms[0])
-        for prompt in prompts:
-            at_hand = engine._prefilled(prompt, [arm for arm in plain if arm], arms[:1])
-            at_hand.seen(arms[0])
-            at_hand.answers([*plain, None], last=True)
-            parts["prefill"] += at_hand.prefill_s
-            parts["evict"] += at_hand.evict_s
-            parts["decode"] += at_hand.decode_s
-    return time.perf_counter() - start, parts
-
-
-def one_by_one(lm: PageLM, prompts: Sequence[Prompt], arms: Sequence[PageConfig]) -> float:
-    """Seconds for the same arms, each for itself."""
-    start = time.perf_counter()
-    with observing(base_model(lm.model)):
-        for arm in arms:
-            Engine(lm.model, lm.tokenizer, arm).run(prompts)
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

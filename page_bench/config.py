@@ -210,13 +210,13 @@ class PageConfig:
     def _gate(self) -> Gate:
         return make_gate(self.gate, self.gate_args)
 
+    def make_evictor(self) -> Evictor:
+        """The evictor with its options."""
+        return self._evictor
+
     # Looking an evictor up reads the entry points of all installed packages.
     @cached_property
     def _evictor(self) -> Evictor:
-        return self._evictor
-
-    def make_evictor(self) -> Evictor:
-        """The evictor with its options."""
         return make_evictor(self.evictor, self.evictor_args, self.granularity)
 
 

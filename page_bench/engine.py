@@ -22,8 +22,6 @@ from page_bench.prompt import Prompt
 from page_bench.prompt_pass import ArmAnswer, PromptPass, spread_for
 from page_bench.trace import Seen
 
-Progress = Callable[[int], object]
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -61,6 +59,12 @@ class Filled:
     seconds: dict[str, float] = field(
         default_factory=lambda: {"prefill": 0.0, "signals": 0.0, "evict": 0.0, "decode": 0.0}
     )
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Tokens per second of prefill and decode, as far as there was any."""
+        tokens = {"prefill": self.prefill_tokens, "decode": self.new_tokens}
+        return {k: n / self.seconds[k] for k, n in tokens.items() if self.seconds[k] > 0}
 
     def add(self, at_hand: PromptPass, seen: Sequence[Seen]) -> None:
         """Count one prompt."""
@@ -102,13 +106,13 @@ class Engine:
         self.decode_rows = decode_rows
 
     def run(
-        self, prompts: Sequence[Prompt], progress: Progress = lambda n: None
+        self, prompts: Sequence[Prompt], progress: Callable[[Outcome], object] = lambda _: None
     ) -> tuple[list[Outcome], Decision]:
         """Answer all prompts under the arm.
 
         Args:
             prompts: in any order.
-            progress: called with 1 after each prompt that is done.
+            progress: called with the outcome of each prompt that is done.
 
         Returns:
             Outcomes in the order of the prompts, and what decided.
@@ -129,21 +133,21 @@ class Engine:
         for i in sorted(range(len(prompts)), key=lambda i: -len(prompts[i].input_ids)):
             if i not in done:
                 done[i] = self._answer(self._case(prompts[i]), decided)
-                progress(1)
+                progress(done[i])
         return [done[i] for i in range(len(prompts))], decided
 
     def fill(
         self,
         prompts: Sequence[Prompt],
         configs: Sequence[PageConfig],
-        progress: Progress = lambda n: None,
+        progress: Callable[[Filled], object] = lambda _: None,
     ) -> Filled:
         """Compute what the arms of a grid need and the store lacks: one prefill per prompt.
 
         Args:
             prompts: in any order.
             configs: arms that share window, `top_k` and `compress`.
-            progress: called with 1 after each prompt that is done.
+            progress: called with what it took so far, after each prompt that is done.
 
         Returns:
             What it took.
@@ -162,11 +166,11 @@ class Engine:
                 answers = at_hand.answers(evictions, last=True) if evictions else []
                 self.memory.keep(prompt, seen, list(zip(evictions, answers, strict=True)))
                 filled.add(at_hand, [one for _, one in seen])
-            progress(1)
+            progress(filled)
         return filled
 
     def _run_pilot(
-        self, prompts: Sequence[Prompt], progress: Progress
+        self, prompts: Sequence[Prompt], progress: Callable[[Outcome], object]
     ) -> tuple[dict[int, Outcome], Decision]:
         """Answer the pilot's prompts and find what decides, keeping no cache.
 
@@ -193,7 +197,7 @@ class Engine:
             tasks.append(prompts[i].task)
             values.append(case.seen.signals[signal])
             done[i] = self._answer(case, decided())
-            progress(1)
+            progress(done[i])
         final = decided(final=True)
         for i, outcome in done.items():
             if outcome.gate_open != final.opens(prompts[i], outcome.seen.signals):

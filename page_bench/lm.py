@@ -15,10 +15,7 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
-from lm_eval.models.utils import (
-    postprocess_generated_text,
-)
-from tqdm import tqdm
+from lm_eval.models.utils import postprocess_generated_text
 
 from page_bench import attention, default_model, loading, support
 from page_bench.calibration.file import ModelFacts
@@ -30,6 +27,7 @@ from page_bench.engine import Engine, Filled, Outcome
 from page_bench.errors import UsageError
 from page_bench.gating.threshold import Threshold
 from page_bench.prefill import base_model
+from page_bench.progress import PromptBar
 from page_bench.prompt import Prompt
 from page_bench.record import trace_of
 from page_bench.requests import PromptMaker
@@ -120,7 +118,7 @@ class PageLM(HFLM):
         warnings = calibration_warnings(self.page, self._model_facts(), prompts, self._chat)
         description = f"page_hf: {self.page.evictor}, gate {self.page.gate}"
         with self._engine() as engine, self._bar(len(prompts), description, disable_tqdm) as bar:
-            outcomes, decided = engine.run(prompts, bar.update)
+            outcomes, decided = engine.run(prompts, bar.answered)
         self._summary = RunSummary.of(self.page, prompts, outcomes, decided, warnings)
         for warning in self._summary.warnings:
             log.warning(warning)
@@ -152,7 +150,7 @@ class PageLM(HFLM):
         prompts = self.prompts(requests)
         description = f"page_hf: {len(configs)} arms"
         with self._engine() as engine, self._bar(len(prompts), description, disable_tqdm) as bar:
-            return engine.fill(prompts, configs, bar.update)
+            return engine.fill(prompts, configs, bar.filled)
 
     def with_page(self, page: PageConfig) -> PageLM:
         """The same loaded model under another arm."""
@@ -178,9 +176,8 @@ class PageLM(HFLM):
             rows = asked if isinstance(asked, int) and asked > 1 else None
             yield Engine(self.model, self.tokenizer, self.page, torch.initial_seed(), memory, rows)
 
-    def _bar(self, total: int, description: str, hidden: bool) -> Any:
-        hidden = hidden or self.rank != 0
-        return tqdm(total=total, desc=description, disable=hidden, unit="prompt")
+    def _bar(self, total: int, doing: str, hidden: bool) -> PromptBar:
+        return PromptBar(total, doing, hidden or self.rank != 0)
 
     def prompts(self, requests: Sequence[Instance]) -> list[Prompt]:
         """What the engine is given for lm-eval's requests.

@@ -292,10 +292,8 @@ def test_an_installed_evictor_is_all_modules_of_its_package(
             for name in ("their_evictors", "their_evictors.helper", "their_evictors.mine"):
                 sys.modules.pop(name, None)
             cls = importlib.import_module("their_evictors.mine").Mine
-            patch.setattr(store_keys, "make_evictor", lambda *_, cls=cls: cls())
-            store_keys._evictor.cache_clear()
+            patch.setattr(PageConfig, "make_evictor", lambda _, cls=cls: cls())
             keys.append(answer_key(MODEL, prompt(), ARM))
-    store_keys._evictor.cache_clear()
     assert keys[0] == keys[1]
     assert differs(keys[2], keys[0])
 

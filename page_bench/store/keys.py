@@ -9,15 +9,13 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from page_bench.calibration.fingerprint import Fingerprint, model_fingerprint
 from page_bench.config import PageConfig
-from page_bench.evictors import make_evictor
-from page_bench.evictors.base import Evictor, Granularity
 from page_bench.prefill import base_model, text_config
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import ArmAnswer
@@ -171,7 +169,7 @@ def _common(record: str, value: type, model: StoredModel, prompt: Prompt) -> dic
 
 
 def _eviction(config: PageConfig) -> dict[str, Any]:
-    evictor = _evictor(config.evictor, tuple(config.evictor_args.items()), config.granularity)
+    evictor = config.make_evictor()
     return {
         "evictor": evictor.title,
         "options": asdict(evictor),
@@ -183,14 +181,6 @@ def _eviction(config: PageConfig) -> dict[str, Any]:
         "recent": config.n_recent,
         "window": config.window,
     }
-
-
-# Looking an evictor up takes milliseconds, and each prompt asks for all arms.
-@lru_cache(maxsize=1024)
-def _evictor(
-    title: str, options: tuple[tuple[str, object], ...], granularity: Granularity
-) -> Evictor:
-    return make_evictor(title, dict(options), granularity)
 
 
 def _about(model: StoredModel, prompt: Prompt) -> dict[str, Any]:
