@@ -27,9 +27,9 @@ from lm_eval.tasks import TaskManager
 
 from page_bench import plugin
 from page_bench.config import PageConfig
-from page_bench.engine import Filled
 from page_bench.lm import PageLM
 from page_bench.lm_eval_cost import once_for_all_runs
+from page_bench.work import Filled
 
 EVICTORS = ("snapkv", "h2o", "streamingllm", "pyramidkv")
 BUDGETS = (0.0625, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from page_bench import options as checks
 from page_bench.errors import UsageError
+from page_bench.evictors._source import SourceLoader, source_checksum
 from page_bench.evictors.base import Evictor, Granularity, Wrapper
 from page_bench.third_party import blaming
 
@@ -209,12 +210,12 @@ def _class_in_file(path: Path, name: str) -> object:
     known_as = f"page_bench_evictor_file:{path.resolve()}"
     module = sys.modules.get(known_as)
     if module is None:
-        spec = importlib.util.spec_from_file_location(known_as, path)
+        loader = SourceLoader(known_as, str(path))
+        spec = importlib.util.spec_from_loader(known_as, loader)
         assert spec is not None
-        assert spec.loader is not None
         module = sys.modules[known_as] = importlib.util.module_from_spec(spec)
         try:
-            spec.loader.exec_module(module)
+            loader.exec_module(module)
         except Exception as error:
             del sys.modules[known_as]
             raise UsageError(f"evictor={path}:{name} could not be imported: {error}") from error
@@ -253,6 +254,7 @@ def _checked(found: object, where: str, name: str | None) -> type[Evictor]:
             f"the evictor in {where} calls itself {cls.name!r}; give its class "
             f"name: ClassVar[str] = {name!r}."
         )
+    source_checksum(cls)  # as it is imported; once per class
     return cls
 
 

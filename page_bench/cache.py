@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 from transformers.cache_utils import Cache
@@ -89,3 +90,14 @@ def as_one(caches: Sequence[Cache]) -> Cache:
         return caches[0]
     columns = zip(*(cache.layers for cache in caches), strict=True)
     return Cache(layers=[BatchedLayer(column) for column in columns])
+
+
+@contextmanager
+def rewound(cache: Cache) -> Iterator[None]:
+    """What a block appends to the cache is forgotten at its end."""
+    marks = [layer.mark() for layer in cache.layers]
+    try:
+        yield
+    finally:
+        for layer, mark in zip(cache.layers, marks, strict=True):
+            layer.rewind(mark)

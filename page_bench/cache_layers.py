@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,14 @@ class PromptLayer(CacheLayerMixin):
     @abstractmethod
     def bytes_allocated(self) -> int:
         """Bytes of the buffers, room for the answer included."""
+
+    @abstractmethod
+    def mark(self) -> Any:
+        """Its state, for `rewind`."""
+
+    @abstractmethod
+    def rewind(self, mark: Any) -> None:
+        """Forget what was appended since `mark`."""
 
     def full_entries(self, length: int) -> int:
         """Entries that this layer of the model holds of a prompt, where nothing is evicted."""
@@ -90,9 +99,19 @@ class PreallocatedLayer(PromptLayer):
             raise RuntimeError(f"the cache has room for {self.capacity} entries, not for {end}")
         key_buffer[:, :, self.length : end] = key_states
         value_buffer[:, :, self.length : end] = value_states
-        self.length = end
-        self.keys, self.values = key_buffer[:, :, :end], value_buffer[:, :, :end]
+        self._end_at(end)
         return self.keys, self.values
+
+    def mark(self) -> int:
+        return self.length
+
+    def rewind(self, mark: int) -> None:
+        self._end_at(mark)
+
+    def _end_at(self, length: int) -> None:
+        assert self._buffers is not None
+        self.length = length
+        self.keys, self.values = (buffer[:, :, :length] for buffer in self._buffers)
 
     @property
     def entries(self) -> int:
@@ -135,6 +154,13 @@ class GroupedLayer(PromptLayer):
         for group, part in zip(self.heads, self.parts, strict=True):
             part.update(key_states[:, group], value_states[:, group])
         return key_states, value_states
+
+    def mark(self) -> list[int]:
+        return [part.mark() for part in self.parts]
+
+    def rewind(self, mark: list[int]) -> None:
+        for part, length in zip(self.parts, mark, strict=True):
+            part.rewind(length)
 
     @property
     def entries(self) -> int:
@@ -185,11 +211,19 @@ class SlidingLayer(PromptLayer):
         self.values = values[:, :, -self.window :].clone()
         return keys, values
 
-    def without_last(self) -> SlidingLayer:
-        """The same without the last entry; this one is left as it is."""
+    def mark(self) -> tuple[Tensor, Tensor]:
+        # Never written to in place.
+        return self.keys, self.values
+
+    def rewind(self, mark: tuple[Tensor, Tensor]) -> None:
+        self.keys, self.values = mark
+
+    def copied(self, without_last: bool) -> SlidingLayer:
+        """The same, or the same without the last entry, for another cache to append to."""
         layer = SlidingLayer(self.window)
         layer.lazy_initialization(self.keys, self.values)
-        layer.keys, layer.values = self.keys[:, :, :-1], self.values[:, :, :-1]
+        end = self.keys.shape[2] - without_last
+        layer.keys, layer.values = self.keys[:, :, :end], self.values[:, :, :end]
         return layer
 
     def mask(self, rows: int, keys: int, like: Tensor) -> Tensor | None:
@@ -244,6 +278,13 @@ class BatchedLayer(PromptLayer):
             for i, row in enumerate(self.rows)
         ]
         return key_states, value_states
+
+    def mark(self) -> list[Any]:
+        return [row.mark() for row in self.rows]
+
+    def rewind(self, mark: list[Any]) -> None:
+        for row, one in zip(self.rows, mark, strict=True):
+            row.rewind(one)
 
     @property
     def entries(self) -> int:

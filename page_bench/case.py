@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from page_bench.config import PageConfig
 from page_bench.prompt import Prompt
-from page_bench.prompt_pass import ArmAnswer, PromptPass
+from page_bench.prompt_pass import GATE_CLOSED, ArmAnswer, PromptPass
 from page_bench.store.keys import Key, StoredModel, answer_key, seen_key
 from page_bench.store.store import RunStore
 from page_bench.trace import Seen
@@ -77,6 +77,8 @@ class Case:
         self.prompt, self.config = prompt, config
         self._prefilled, self._memory = prefilled, memory
         self._pass: PromptPass | None = None
+        self._whole: ArmAnswer | None = None
+        self._is_new = False
         self._seen: Seen | None = None if memory is None else memory.seen(prompt, config)
 
     @property
@@ -84,6 +86,7 @@ class Case:
         """What the prefill showed."""
         if self._seen is None:
             self._seen = self._at_hand().seen(self.config)
+            self._is_new = True
         return self._seen
 
     def answer(self, evicted: bool, last: bool = True) -> ArmAnswer:
@@ -97,12 +100,27 @@ class Case:
         if self._memory is not None:
             found = self._memory.answer(self.prompt, eviction)
             if found is not None:
-                return found
-        seen = self.seen
-        (made,) = self._at_hand().answers([eviction], last)
-        if self._memory is not None:
-            self._memory.keep(self.prompt, [(self.config, seen)], [(eviction, made)])
-        return made
+                self._keep([])
+                return self._known(found)
+        if not evicted and self._whole is not None:
+            made = replace(self._whole, kept_all_because=GATE_CLOSED)
+        else:
+            (made,) = self._at_hand().answers([eviction], last)
+        self._keep([(eviction, made)])
+        return self._known(made)
+
+    def _keep(self, answers: Sequence[tuple[PageConfig | None, ArmAnswer]]) -> None:
+        """Store what is new, signals that were measured included."""
+        seen = [(self.config, self.seen)] if self._is_new or answers else []
+        if self._memory is not None and (seen or answers):
+            self._memory.keep(self.prompt, seen, answers)
+        self._is_new = False
+
+    def _known(self, answer: ArmAnswer) -> ArmAnswer:
+        """The answer; one that came from the full cache, and used it up, is not made again."""
+        if answer.kept_all_because is not None:
+            self._whole = answer
+        return answer
 
     def _at_hand(self) -> PromptPass:
         if self._pass is None:

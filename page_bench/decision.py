@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +13,9 @@ from page_bench.calibration.match import mismatches, overlap, refuse_mismatch, s
 from page_bench.config import PageConfig
 from page_bench.gating.gate import Facts, Gate
 from page_bench.gating.rules import known_threshold, quantile_threshold, with_interval
-from page_bench.gating.threshold import Threshold, zscore_threshold
-from page_bench.prompt import Prompt
+from page_bench.gating.signal_gates import Static, unrouted
+from page_bench.gating.threshold import Threshold, select_pilot, zscore_threshold
+from page_bench.prompt import Prompt, PromptFacts
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,19 @@ class Decision:
     gate: Gate
     threshold: Threshold | None = None
     task_means: Mapping[str, float] = field(default_factory=dict)
+
+    def check_tasks(self, tasks: Iterable[str]) -> None:
+        """Refuse a run before anything is answered, if its gate cannot decide on all of its tasks.
+
+        Args:
+            tasks: lm-eval's names, of all prompts of the run.
+
+        Raises:
+            UsageError: the gate goes by the means of tasks, and some have no pilot prompt.
+        """
+        lacking = {*tasks} - {*self.task_means}
+        if isinstance(self.gate, Static) and lacking:
+            raise unrouted(lacking)
 
     def opens(self, prompt: Prompt, signals: Mapping[str, float]) -> bool:
         """Whether the gate opens for a prompt whose prefill showed these signals."""
@@ -109,10 +123,36 @@ def from_calibration(config: PageConfig) -> Decision:
     return Decision(gate, threshold, means)
 
 
+def check_arm(
+    config: PageConfig, model: calibration_file.ModelFacts, prompts: Sequence[Prompt], chat: bool
+) -> None:
+    """Raise for what would keep an arm from deciding, before anything is run.
+
+    Args:
+        config: the arm.
+        model: the run's model.
+        prompts: all that the arm is asked.
+        chat: whether a chat template was applied.
+
+    Raises:
+        UsageError: too few prompts for a pilot, a calibration that cannot be read or is another
+            run's, or tasks without a pilot prompt where the gate needs one of each.
+    """
+    tasks = {prompt.task for prompt in prompts}
+    if config.needs_pilot:
+        asked = [(prompt.task, prompt.doc_id) for prompt in prompts if prompt.repeat == 0]
+        pilot = [asked[i][0] for i in select_pilot(asked, config.pilot_size)]
+        # The values do not matter: what may be wrong is the number and the tasks.
+        from_pilot(config, pilot, [0.0] * len(pilot), final=False).check_tasks(tasks)
+    elif config.calibration is not None:
+        calibration_warnings(config, model, [prompt.facts for prompt in prompts], chat)
+        from_calibration(config).check_tasks(tasks)
+
+
 def calibration_warnings(
     config: PageConfig,
     model: calibration_file.ModelFacts,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[PromptFacts],
     chat: bool,
 ) -> list[str]:
     """What a reader must know of the run's calibration file: how it differs, what it has seen.
@@ -132,7 +172,7 @@ def calibration_warnings(
     differences = mismatches(
         calibration,
         model,
-        [len(prompt.input_ids) for prompt in prompts],
+        [prompt.tokens for prompt in prompts],
         settings_of(
             window=config.window,
             top_k=config.top_k,
@@ -144,10 +184,16 @@ def calibration_warnings(
     )
     warning = refuse_mismatch(config.calibration, differences, config.calibration_mismatch)
     warnings = [] if warning is None else [warning]
-    shared = overlap(calibration, {prompt.sha256 for prompt in prompts})
-    if shared:
-        warnings.append(
-            f"{shared} prompts of this run stand in the pilot of {config.calibration} as well: τ "
-            f"has seen them."
-        )
+    hashes = {prompt.sha256 for prompt in prompts}
+    readers = {str(config.tau): "τ has"}
+    if isinstance(config.make_gate(), Static):
+        readers[Static.name] = "the means of tasks have"
+    for rule, who in readers.items():
+        shared = overlap(calibration, hashes, rule)
+        if shared:
+            where = "the midpoint's inputs" if rule == "midpoint" else "the pilot"
+            warnings.append(
+                f"{shared} prompts of this run stand in {where} of {config.calibration} as well: "
+                f"{who} seen them."
+            )
     return warnings

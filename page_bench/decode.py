@@ -32,6 +32,11 @@ class AnswerRequest:
     stop: tuple[str, ...]
     arguments: Mapping[str, Any]
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """For the trace."""
+        return {"max_new_tokens": self.max_new_tokens, "stop": list(self.stop), **self.arguments}
+
 
 @dataclass(frozen=True)
 class DecodingRules:
@@ -108,14 +113,15 @@ class Row:
         cache: the prompt's entries, in full or what is left; grows in place.
         logits: `[1, vocab]`, for the first answer token; None where part of the prompt has still
             to be read through this cache.
-        rules: see `decoding_rules`; criteria keep a state, so no two rows share them.
+        rules: see `decoding_rules`; criteria keep a state, so no two rows share them. None where
+            nothing is generated.
         seed: of the random numbers when sampling; they depend on nothing else, so that a gated
             answer equals the plain or the full one.
     """
 
     cache: Cache
     logits: Tensor | None
-    rules: DecodingRules
+    rules: DecodingRules | None
     seed: int
 
 
@@ -153,7 +159,7 @@ def read(model: PreTrainedModel, rows: Sequence[Row], unread: Tensor, start: int
         positions.expand(len(rows), -1),
     )
     for i, row in enumerate(rows):
-        row.logits = logits[i : i + 1]
+        row.logits = logits[i : i + 1, -1]
 
 
 @torch.inference_mode()
@@ -185,7 +191,7 @@ def decode(
         tokens = torch.cat([texts[i].ids[:, end - 1 : end] for i in active])
         logits = forward(model, tokens, cache, torch.full_like(tokens, end - 1))
         for row, i in enumerate(active):
-            texts[i].logits = logits[row : row + 1]
+            texts[i].logits = logits[row : row + 1, -1]
     return [text.decoded(length) for text in texts]
 
 
@@ -194,13 +200,14 @@ class _Text:
 
     def __init__(self, row: Row, input_ids: Tensor, max_new_tokens: int) -> None:
         assert row.logits is not None
+        assert row.rules is not None
         self.logits, self.rules = row.logits, row.rules
         self.end = input_ids.shape[1]
         self.ids = input_ids.new_empty((1, self.end + max_new_tokens))
         self.ids[:, : self.end] = input_ids
         self.entropies: list[Tensor] = []
         self.generator = None
-        if row.rules.do_sample:
+        if self.rules.do_sample:
             self.generator = torch.Generator(row.logits.device).manual_seed(row.seed)
 
     def append(self, end: int) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,15 +12,19 @@ from transformers import PreTrainedModel
 from page_bench import decision
 from page_bench.case import Case, Memory, missing
 from page_bench.config import PageConfig
+from page_bench.continuations import ContinuationRequest
 from page_bench.decision import Decision
 from page_bench.decode import AnswerRequest, decoding_rules
 from page_bench.errors import UsageError
 from page_bench.eviction import check_least
 from page_bench.gating.gate import AnswerFacts
 from page_bench.gating.threshold import select_pilot
+from page_bench.prefill import device_of
+from page_bench.processes import ALONE, Processes
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import ArmAnswer, PromptPass, spread_for
 from page_bench.trace import Seen
+from page_bench.work import Compute, Computed, Filled, Work
 
 
 @dataclass(frozen=True)
@@ -40,43 +44,6 @@ class Outcome:
     discarded_s: float = 0.0
 
 
-@dataclass
-class Filled:
-    """What filling a store took.
-
-    Attributes:
-        stored: prompts of which everything stood there.
-        prefilled: prompts that were run through the model.
-        prefill_tokens: their tokens.
-        new_tokens: tokens of the answers, those of equal keep sets counted once.
-        seconds: by activity.
-    """
-
-    stored: int = 0
-    prefilled: int = 0
-    prefill_tokens: int = 0
-    new_tokens: int = 0
-    seconds: dict[str, float] = field(
-        default_factory=lambda: {"prefill": 0.0, "signals": 0.0, "evict": 0.0, "decode": 0.0}
-    )
-
-    @property
-    def rates(self) -> dict[str, float]:
-        """Tokens per second of prefill and decode, as far as there was any."""
-        tokens = {"prefill": self.prefill_tokens, "decode": self.new_tokens}
-        return {k: n / self.seconds[k] for k, n in tokens.items() if self.seconds[k] > 0}
-
-    def add(self, at_hand: PromptPass, seen: Sequence[Seen]) -> None:
-        """Count one prompt."""
-        self.prefilled += 1
-        self.prefill_tokens += at_hand.prompt_tokens
-        self.new_tokens += at_hand.new_tokens
-        self.seconds["prefill"] += at_hand.prefill_s
-        self.seconds["signals"] += sum(one.gate_s for one in seen)
-        self.seconds["evict"] += at_hand.evict_s
-        self.seconds["decode"] += at_hand.decode_s
-
-
 class Engine:
     """Answers prompts under one arm, or fills a store with the answers of many.
 
@@ -87,6 +54,7 @@ class Engine:
         sampling_seed: enters the random numbers of every prompt when sampling.
         memory: what was computed before; None remembers nothing.
         decode_rows: answers to one prompt decoded together, at most; None means what fits memory.
+        processes: those that share out the prompts; all of them have one pilot.
     """
 
     def __init__(
@@ -97,6 +65,7 @@ class Engine:
         sampling_seed: int = 0,
         memory: Memory | None = None,
         decode_rows: int | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -104,6 +73,7 @@ class Engine:
         self.sampling_seed = sampling_seed
         self.memory = memory
         self.decode_rows = decode_rows
+        self.processes = processes
 
     def run(
         self, prompts: Sequence[Prompt], progress: Callable[[Outcome], object] = lambda _: None
@@ -127,6 +97,7 @@ class Engine:
             done, decided = self._run_pilot(prompts, progress)
         elif self.config.calibration is not None:
             decided = decision.from_calibration(self.config)
+            decided.check_tasks({prompt.task for prompt in prompts})
         else:
             decided = decision.without_pilot(self.config)
         # Longest first: if memory runs out, it does so at once.
@@ -141,6 +112,7 @@ class Engine:
         prompts: Sequence[Prompt],
         configs: Sequence[PageConfig],
         progress: Callable[[Filled], object] = lambda _: None,
+        compute: Compute | None = None,
     ) -> Filled:
         """Compute what the arms of a grid need and the store lacks: one prefill per prompt.
 
@@ -148,26 +120,56 @@ class Engine:
             prompts: in any order.
             configs: arms that share window, `top_k` and `compress`.
             progress: called with what it took so far, after each prompt that is done.
+            compute: does the work; None for this engine itself.
 
         Returns:
             What it took.
         """
-        assert self.memory is not None, "nothing to fill"
+        memory = self.memory
+        assert memory is not None, "nothing to fill"
         self._check(prompts, configs)
         filled = Filled()
-        for prompt in sorted(prompts, key=lambda prompt: -len(prompt.input_ids)):
-            signals, evictions = missing(self.memory, prompt, configs)
-            if not signals and not evictions:
-                filled.stored += 1
-            else:
-                arms = [eviction for eviction in evictions if eviction is not None]
-                at_hand = self._prefilled(prompt, arms, signals)
-                seen = [(config, at_hand.seen(config)) for config in signals]
-                answers = at_hand.answers(evictions, last=True) if evictions else []
-                self.memory.keep(prompt, seen, list(zip(evictions, answers, strict=True)))
-                filled.add(at_hand, [one for _, one in seen])
+
+        def lacking() -> Iterator[Work]:
+            for prompt in sorted(prompts, key=lambda prompt: -len(prompt.input_ids)):
+                signals, evictions = missing(memory, prompt, configs)
+                if signals or evictions:
+                    yield Work(prompt, signals, evictions)
+                else:
+                    filled.stored += 1
+                    progress(filled)
+
+        for work, done in (compute or self._compute_all)(lacking()):
+            memory.keep(
+                work.prompt,
+                list(zip(work.signals, done.seen, strict=True)),
+                list(zip(work.evictions, done.answers, strict=True)),
+            )
+            filled.add(done)
             progress(filled)
         return filled
+
+    def compute(self, work: Work) -> Computed:
+        """Prefill a prompt once, and answer all that is asked of it."""
+        arms = [eviction for eviction in work.evictions if eviction is not None]
+        at_hand = self._prefilled(work.prompt, arms, work.signals)
+        seen = [at_hand.seen(config) for config in work.signals]
+        answers = at_hand.answers(work.evictions, last=True) if work.evictions else []
+        return Computed(
+            seen,
+            answers,
+            at_hand.prompt_tokens,
+            at_hand.new_tokens,
+            {
+                "prefill": at_hand.prefill_s,
+                "signals": sum(one.gate_s for one in seen),
+                "evict": at_hand.evict_s,
+                "decode": at_hand.decode_s,
+            },
+        )
+
+    def _compute_all(self, work: Iterator[Work]) -> Iterator[tuple[Work, Computed]]:
+        return ((one, self.compute(one)) for one in work)
 
     def _run_pilot(
         self, prompts: Sequence[Prompt], progress: Callable[[Outcome], object]
@@ -178,27 +180,34 @@ class Engine:
         before it suggests; the few that τ decides otherwise are answered again.
         """
         first = [i for i, prompt in enumerate(prompts) if prompt.repeat == 0]
-        samples = [(prompts[i].task, prompts[i].doc_id) for i in first]
-        chosen = [first[j] for j in select_pilot(samples, self.config.pilot_size)]
+        mine = [(prompts[i].task, prompts[i].doc_id) for i in first]
+        shares = self.processes.gather(mine)
+        whose = [(rank, j) for rank, share in enumerate(shares) for j in range(len(share))]
+        pilot = select_pilot([shares[rank][j] for rank, j in whose], self.config.pilot_size)
         signal = str(self.config.make_gate().signal)
-        tasks: list[str] = []
-        values: list[float] = []
+        measured: dict[int, tuple[str, float]] = {}
 
-        def decided(final: bool = False) -> Decision:
+        def decided(of: Mapping[int, tuple[str, float]], final: bool = False) -> Decision:
             # Two equal values stand for the one that is there at first.
-            twice = 1 if final or len(values) > 1 else 2
+            twice = 1 if final or len(of) > 1 else 2
+            tasks, values = zip(*(of[place] for place in sorted(of)), strict=True)
             return decision.from_pilot(self.config, tasks * twice, values * twice, final)
 
-        if len(chosen) < 2:
-            decision.from_pilot(self.config, [""] * len(chosen), [0.0] * len(chosen))
+        drawn = [shares[whose[n][0]][whose[n][1]][0] for n in pilot]
+        early = decision.from_pilot(self.config, drawn, [0.0] * len(drawn), final=False)
+        early.check_tasks({task for share in shares for task, _ in share})
         done: dict[int, Outcome] = {}
-        for i in chosen:
+        for place, number in enumerate(pilot):
+            rank, j = whose[number]
+            if rank != self.processes.rank:
+                continue
+            i = first[j]
             case = self._case(prompts[i])
-            tasks.append(prompts[i].task)
-            values.append(case.seen.signals[signal])
-            done[i] = self._answer(case, decided())
+            measured[place] = prompts[i].task, case.seen.signals[signal]
+            done[i] = self._answer(case, decided(measured))
             progress(done[i])
-        final = decided(final=True)
+        everywhere = {k: v for share in self.processes.gather(measured) for k, v in share.items()}
+        final = decided(everywhere, final=True)
         for i, outcome in done.items():
             if outcome.gate_open != final.opens(prompts[i], outcome.seen.signals):
                 done[i] = self._answer(self._case(prompts[i]), final)
@@ -216,8 +225,8 @@ class Engine:
         facts = [None if a is None else _facts(case.prompt, a) for a in (plain, full)]
         assert facts[0] is not None
         if gate.accepts(facts[0], facts[1]):
-            return Outcome(seen, True, plain, 0.0 if full is None else full.decode_s)
-        wasted = plain.evict_s + plain.decode_s
+            return Outcome(seen, True, plain, 0.0 if full is None else full.own_decode_s)
+        wasted = plain.evict_s + plain.own_decode_s
         if full is None:
             # Whoever has evicted must prefill again.
             wasted += seen.prefill_s
@@ -263,16 +272,25 @@ class Engine:
                 check_least(config.make_evictor(), config, length, whose)
         tried: list[AnswerRequest] = []
         for prompt in prompts:
-            if prompt.request not in tried:
-                ids = torch.tensor([prompt.input_ids[-1:]], device=self.model.device)
-                decoding_rules(self.model, self.tokenizer, ids, prompt.request)
-                tried.append(prompt.request)
+            request = prompt.request
+            if isinstance(request, AnswerRequest) and request not in tried:
+                ids = torch.tensor([prompt.input_ids[-1:]], device=device_of(self.model))
+                decoding_rules(self.model, self.tokenizer, ids, request)
+                tried.append(request)
+        given = sorted({p.task for p in prompts if isinstance(p.request, ContinuationRequest)})
         unscored = sorted({p.task for p in prompts if p.score is None})
-        if unscored and "full" in self.config.make_gate().needs_answers:
-            raise UsageError(
-                f"gate={self.config.gate} must score answers while it decides, which the documents "
-                f"of {', '.join(unscored)} do not allow; give tasks of page-bench alone."
-            )
+        for config in configs:
+            wanted = config.make_gate().needs_answers
+            if wanted and given:
+                raise UsageError(
+                    f"gate={config.gate} reads generated answers, but {', '.join(given)} asks for "
+                    f"the likelihoods of given ones; choose another gate, or leave the task out."
+                )
+            if "full" in wanted and unscored:
+                raise UsageError(
+                    f"gate={config.gate} must score answers while it decides, which the documents "
+                    f"of {', '.join(unscored)} do not allow; give tasks of page-bench alone."
+                )
 
 
 def _facts(prompt: Prompt, answer: ArmAnswer) -> AnswerFacts:

@@ -147,7 +147,7 @@ def evict(prompt: Prefill, keep: KeepPlan, room: int, without_last: bool) -> Cac
     layers = []
     for i, layer in enumerate(prompt.cache.layers):
         if isinstance(layer, SlidingLayer):
-            layers.append(layer.without_last() if without_last else layer)
+            layers.append(layer.copied(without_last))
         else:
             layers.append(evicted_layer(layer, kept.of_layer(numbers[i]), room))
     return Cache(layers=layers)

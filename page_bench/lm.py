@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
-from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
 
 from page_bench import attention, default_model, loading, support
@@ -22,25 +20,28 @@ from page_bench.calibration.file import ModelFacts
 from page_bench.calibration.fingerprint import model_fingerprint
 from page_bench.case import Memory
 from page_bench.config import PageConfig, is_ours
+from page_bench.continuations import ContinuationRequest
+from page_bench.data_parallel import DataParallelLM
 from page_bench.decision import calibration_warnings
-from page_bench.engine import Engine, Filled, Outcome
+from page_bench.engine import Engine, Outcome
 from page_bench.errors import UsageError
-from page_bench.gating.threshold import Threshold
 from page_bench.prefill import base_model
 from page_bench.progress import PromptBar
 from page_bench.prompt import Prompt
-from page_bench.record import trace_of
+from page_bench.record import brief, trace_of
 from page_bench.requests import PromptMaker
+from page_bench.run_record import RunRecord
 from page_bench.store.keys import StoredModel
 from page_bench.store.store import RunStore
 from page_bench.summary import RunSummary
-from page_bench.trace import Answer, writable_folder, write_traces
+from page_bench.trace import Answer, Likelihood, writable_folder
+from page_bench.work import Compute, Filled
 
 log = logging.getLogger(__name__)
 
 
 @register_model("page_hf")
-class PageLM(HFLM):
+class PageLM(DataParallelLM):
     """lm-eval's `hf` model, answering `generate_until` through prefill, gate and evictor.
 
     Args:
@@ -86,15 +87,7 @@ class PageLM(HFLM):
         self._chat = False
         self._facts: ModelFacts | None = None
         self._stored: StoredModel | None = None
-        self._reset()
-
-    def _reset(self) -> None:
-        """Forget what came of the last requests."""
-        self._trace_folder = None if self.page.trace is None else writable_folder(self.page.trace)
-        self._summary = RunSummary()
-        self._trace_file: Path | None = None
-        self._untraced: str | None = None
-        self._answers: list[Answer] = []
+        self._record = self._new_record()
 
     def _get_config(self, pretrained: str, **kwargs: Any) -> None:
         """Load the configuration, and refuse what cannot be run while no weight is loaded."""
@@ -114,28 +107,76 @@ class PageLM(HFLM):
         """Answer lm-eval's requests; each answer carries its trace."""
         if not requests:
             return []
-        prompts = self.prompts(requests)
-        warnings = calibration_warnings(self.page, self._model_facts(), prompts, self._chat)
+        counted, places = self.counted(requests)
+        answers = self._run("generate_until", self.prompts(counted), disable_tqdm)
+        return [answers[i] for i in places]
+
+    def loglikelihood(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """Likelihoods of continuations, read through the cache that is left of their context.
+
+        A context is prefilled once for all its continuations; each carries its trace.
+        """
+        if not requests:
+            return []
+        self.counted(requests)
+        prompts, places = self.contexts(requests)
+        answers = self._run("loglikelihood", prompts, disable_tqdm)
+        return [Likelihood.of(answers[i], number) for i, number in places]
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> Any:
+        """Refused: the likelihood of a whole text has no prompt after which to evict."""
+        asked = ", ".join(sorted({str(request.task_name) for request in requests}))
+        raise UsageError(
+            f"page_hf gives no rolling likelihoods: a text that is all answer has no prompt whose "
+            f"cache could lose entries; leave out {asked}, or use --model hf for them."
+        )
+
+    def _run(self, request_type: str, prompts: Sequence[Prompt], hidden: bool) -> list[Answer]:
+        """Answer all prompts of one type of request, and record what came of them."""
+        if self._record.is_over_for(request_type):
+            self._record = self._new_record()
+        facts, processes = self.model_facts(), self.processes
+        asked = [fact for share in processes.gather([p.facts for p in prompts]) for fact in share]
+        warnings = calibration_warnings(self.page, facts, asked, self._chat)
         description = f"page_hf: {self.page.evictor}, gate {self.page.gate}"
-        with self._engine() as engine, self._bar(len(prompts), description, disable_tqdm) as bar:
+        with self.engine() as engine, self._bar(len(prompts), description, hidden) as bar:
             outcomes, decided = engine.run(prompts, bar.answered)
-        self._summary = RunSummary.of(self.page, prompts, outcomes, decided, warnings)
-        for warning in self._summary.warnings:
-            log.warning(warning)
-        self._answers = [
-            self._answer(prompt, outcome, decided.threshold)
+        traces = [
+            trace_of(
+                facts,
+                self.page,
+                prompt,
+                outcome,
+                decided.threshold,
+                self._said(prompt, outcome),
+                self._chat,
+            )
             for prompt, outcome in zip(prompts, outcomes, strict=True)
         ]
-        if self._trace_folder is not None:
-            stamp = datetime.now().isoformat().replace(":", "-")
-            self._trace_file = self._trace_folder / f"trace_{stamp}.jsonl"
-            self._write_traces()
-            if self._untraced is None:
-                log.info("trace: %s", self._trace_file)
-        return list(self._answers)
+        everywhere = [t for share in processes.gather([*map(brief, traces)]) for t in share]
+        summary = RunSummary.of(self.page, everywhere, decided, warnings)
+        for warning in summary.warnings if self.rank == 0 else ():
+            log.warning(warning)
+        answers = [Answer(trace.answer, trace) for trace in traces]
+        self._record.add(request_type, summary, answers)
+        return answers
+
+    def gather_object(self, obj: Any, dst: int = 0) -> Any:
+        """Gather lm-eval's scores; the traces, scored by then, go the same way."""
+        self._record.gather(super().gather_object)
+        return super().gather_object(obj, dst)
+
+    def _new_record(self) -> RunRecord:
+        return RunRecord(self.page.trace if self.rank == 0 else None)
 
     def fill(
-        self, requests: list[Instance], configs: Sequence[PageConfig], disable_tqdm: bool = False
+        self,
+        requests: list[Instance],
+        configs: Sequence[PageConfig],
+        disable_tqdm: bool = False,
+        compute: Compute | None = None,
     ) -> Filled:
         """Compute what the arms of a grid need into the store: one prefill per request.
 
@@ -143,38 +184,48 @@ class PageLM(HFLM):
             requests: as for `generate_until`.
             configs: the arms; they share what decides the prefill with this model's own.
             disable_tqdm: whether to show no progress.
+            compute: see `Engine.fill`.
 
         Returns:
             What it took.
         """
-        prompts = self.prompts(requests)
+        prompts = self.prompts([r for r in requests if r.request_type == "generate_until"])
+        prompts += self.contexts([r for r in requests if r.request_type == "loglikelihood"])[0]
         description = f"page_hf: {len(configs)} arms"
-        with self._engine() as engine, self._bar(len(prompts), description, disable_tqdm) as bar:
-            return engine.fill(prompts, configs, bar.filled)
+        with self.engine() as engine, self._bar(len(prompts), description, disable_tqdm) as bar:
+            return engine.fill(prompts, configs, bar.filled, compute)
 
     def with_page(self, page: PageConfig) -> PageLM:
         """The same loaded model under another arm."""
         other = copy(self)
         other.page = page
-        other._reset()
+        other._record = other._new_record()
         other._check_shape(self._inner.config)
         return other
 
     @contextmanager
-    def _engine(self) -> Iterator[Engine]:
+    def engine(self) -> Iterator[Engine]:
         """The engine, while the model's attention is observed and the store is open."""
         mixed = self.mixed_precision_dtype
         with ExitStack() as stack:
             memory = None
             if self.page.store is not None:
                 store = stack.enter_context(RunStore(Path(self.page.store)))
-                memory = Memory(store, self._stored_model(), torch.initial_seed())
+                memory = Memory(store, self.stored_model(), torch.initial_seed())
             stack.enter_context(torch.autocast(self.device.type, mixed, mixed is not None))
             stack.enter_context(attention.observing(self._inner))
             asked = self.batch_size_per_gpu
             # lm-eval passes 1 where nothing is given, so 1 bounds nothing.
             rows = asked if isinstance(asked, int) and asked > 1 else None
-            yield Engine(self.model, self.tokenizer, self.page, torch.initial_seed(), memory, rows)
+            yield Engine(
+                self.model,
+                self.tokenizer,
+                self.page,
+                torch.initial_seed(),
+                memory,
+                rows,
+                self.processes,
+            )
 
     def _bar(self, total: int, doing: str, hidden: bool) -> PromptBar:
         return PromptBar(total, doing, hidden or self.rank != 0)
@@ -185,31 +236,43 @@ class PageLM(HFLM):
         Raises:
             UsageError: a request that cannot be answered.
         """
-        maker = PromptMaker(
+        return self._prompt_maker().prompts(requests, self.page)
+
+    def contexts(self, requests: Sequence[Instance]) -> tuple[list[Prompt], list[tuple[int, int]]]:
+        """The same for requests of likelihoods, see `PromptMaker.contexts`.
+
+        Raises:
+            UsageError: a request that cannot be answered.
+        """
+        dtype = self.softmax_dtype or torch.float32
+        return self._prompt_maker().contexts(requests, self.page, dtype)
+
+    def _prompt_maker(self) -> PromptMaker:
+        return PromptMaker(
             lambda text: self.tok_batch_encode([text])[0][0].tolist(),
+            self._pair,
             self._text,
             self.tokenizer,
             self.tok_decode(self.eot_token_id, skip_special_tokens=False),
             self.max_length,
             self.max_gen_toks,
         )
-        return maker.prompts(requests, self.page)
+
+    def _pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Token ids of a context and its continuation, as lm-eval's `hf` model takes them."""
+        if context:
+            pair: tuple[list[int], list[int]] = self._encode_pair(context, continuation)
+            return pair
+        ids = self.tok_encode(continuation, add_special_tokens=False)
+        if ids[:1] == [self.prefix_token_id]:
+            return ids[:1], ids[1:]
+        return [self.prefix_token_id], ids
 
     def apply_chat_template(self, *args: Any, **kwargs: Any) -> str:
         """As in `hf`; τ belongs to prompts with a template or to prompts without."""
         self._chat = True
         templated: str = super().apply_chat_template(*args, **kwargs)
         return templated
-
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> Any:
-        """Refused: a likelihood is computed without a cache, so nothing would be evicted."""
-        asked = ", ".join(sorted({f"{r.task_name} ({r.request_type})" for r in requests}))
-        raise UsageError(
-            f"page_hf answers generate_until tasks only so far; leave out {asked}, or use "
-            f"--model hf for them."
-        )
-
-    loglikelihood_rolling = loglikelihood
 
     def set_cache_hook(self, cache_hook: Any) -> None:
         """Refused: lm-eval's --use_cache keys ignore the model, the evictor and the budget."""
@@ -221,8 +284,6 @@ class PageLM(HFLM):
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval adds to `results["config"]`; called once the answers are scored."""
         info: dict[str, Any] = super().get_model_info()
-        if self._trace_file is not None:
-            self._write_traces()
         info["page"] = {
             "model": self.model_name,
             "dtype": self._dtype_name,
@@ -234,13 +295,8 @@ class PageLM(HFLM):
             "gate_labels": self.page.make_gate().labels,
             "recent": self.page.n_recent,
             "chat_template": self._chat,
-            **self._summary.to_config(),
-            "trace_file": str(self._trace_file)
-            if self._trace_file and not self._untraced
-            else None,
+            **self._record.close(),
         }
-        if self._untraced:
-            info["page"]["warnings"].append(self._untraced)
         return info
 
     @property
@@ -249,13 +305,7 @@ class PageLM(HFLM):
         mixed = self.mixed_precision_dtype
         return name if mixed is None else f"{name}, autocast {str(mixed).removeprefix('torch.')}"
 
-    def _answer(self, prompt: Prompt, outcome: Outcome, threshold: Threshold | None) -> Answer:
-        text = self._text(outcome.answer.answer_ids, prompt.request.stop)
-        return Answer(
-            text, trace_of(self._model_facts(), self.page, prompt, outcome, threshold, text)
-        )
-
-    def _model_facts(self) -> ModelFacts:
+    def model_facts(self) -> ModelFacts:
         """What a calibration must share with this model; computed once."""
         if self._facts is None:
             self._facts = ModelFacts(
@@ -266,7 +316,11 @@ class PageLM(HFLM):
             )
         return self._facts
 
-    def _stored_model(self) -> StoredModel:
+    def take_for_stored(self, stored: StoredModel) -> None:
+        """Keep records as another process's model, which computes them."""
+        self._stored = stored
+
+    def stored_model(self) -> StoredModel:
         """What tells this model's records in a store from others'; reads all weights once."""
         if self._stored is None:
             self._stored = StoredModel.of(
@@ -278,6 +332,12 @@ class PageLM(HFLM):
             )
         return self._stored
 
+    def _said(self, prompt: Prompt, outcome: Outcome) -> str:
+        """The answer's text; empty where continuations were given."""
+        if isinstance(prompt.request, ContinuationRequest):
+            return ""
+        return self._text(outcome.answer.answer_ids, prompt.request.stop)
+
     def _text(self, ids: Sequence[int], stop: Sequence[str]) -> str:
         """Answer tokens as lm-eval's `hf` model hands them to the task."""
         end = self.think_end_token
@@ -287,14 +347,3 @@ class PageLM(HFLM):
         else:
             text = self.tok_decode(list(ids))
         return postprocess_generated_text(text, list(stop), end if isinstance(end, str) else None)
-
-    def _write_traces(self) -> None:
-        """Write the trace as far as it is known; a full disk must not cost the answers."""
-        assert self._trace_file is not None
-        try:
-            write_traces(self._trace_file, (a.trace for a in self._answers if a.trace is not None))
-        except OSError as error:
-            self._untraced = f"the trace could not be written to {self._trace_file}: {error}"
-            log.error(self._untraced)
-        else:
-            self._untraced = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,12 +54,6 @@ def refuse_unsupported(arguments: Mapping[str, Any], by_name: bool) -> None:
         )
     if arguments.get("backend") == "seq2seq":
         raise UsageError("backend=seq2seq has no decoder-only KV cache; leave it out.")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError(
-            "page_hf runs in one process so far, since each process would measure a threshold of "
-            "its own; start it without accelerate or torchrun (parallelize=True spreads a large "
-            "model over several devices)."
-        )
     if arguments.get("max_length") is not None:
         check_integer("max_length", arguments["max_length"], at_least=1)
     for name in ("dtype", "attn_implementation"):

@@ -161,7 +161,7 @@ def prefill(
         spread,
     )
     with capture.calls_of(model, recorder.needs) as recorder.calls:
-        logits = forward(model, input_ids, cache, observed=recorder)
+        logits = forward(model, input_ids, cache, observed=recorder)[:, -1]
     if sorted(recorder.window_attention) != list(layers):
         raise UsageError(
             f"{type(model).__name__} showed the attention of {len(recorder.window_attention)} of "
@@ -203,8 +203,9 @@ def forward(
     cache: Cache,
     position_ids: Tensor | None = None,
     observed: AttentionRecorder | None = None,
+    last: int = 1,
 ) -> Tensor:
-    """Next-token logits `[B, vocab]` after `input_ids` `[B, n]`; the cache grows by n entries.
+    """Logits `[B, last, vocab]` after the last of `input_ids` `[B, n]`; the cache grows by n.
 
     Args:
         model: the model.
@@ -213,6 +214,7 @@ def forward(
         position_ids: int64 `[B, n]`, true positions; None means 0 … n-1.
         observed: records a prompt's first pass. Without it, each layer attends to what is left
             in its cache.
+        last: how many of the n tokens are followed by logits.
     """
     # The argument was renamed in transformers 5.24.
     accepted = inspect.signature(base_model(model).forward).parameters
@@ -221,17 +223,24 @@ def forward(
     if position_ids is not None:
         kwargs["position_ids"] = position_ids
     if "logits_to_keep" in accepted:
-        kwargs["logits_to_keep"] = 1
+        kwargs["logits_to_keep"] = last
     kwargs |= through(cache) if observed is None else observed.as_argument()
     with torch.inference_mode():
         logits: Tensor = model(input_ids=input_ids, use_cache=True, **kwargs).logits
-    return logits[:, -1]
+    return logits[:, -last:]
 
 
 def base_model(model: Any) -> PreTrainedModel:
     """The transformers model inside a PEFT wrapper, or the model itself."""
     inner: PreTrainedModel = model.get_base_model() if hasattr(model, "get_base_model") else model
     return inner
+
+
+def device_of(model: Any) -> torch.device:
+    """Where a model takes its input."""
+    device: torch.device = base_model(model).device
+    # Weights that lie on disk are read to where they are needed.
+    return torch.device("cpu") if device.type == "meta" else device
 
 
 def text_config(model: PreTrainedModel) -> Any:

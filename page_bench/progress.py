@@ -7,7 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from page_bench.engine import Filled, Outcome
+from page_bench.engine import Outcome
+from page_bench.work import Filled
 
 
 class PromptBar:

@@ -6,7 +6,22 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from page_bench.continuations import ContinuationRequest
 from page_bench.decode import AnswerRequest
+
+
+@dataclass(frozen=True)
+class PromptFacts:
+    """What a calibration compares of a prompt.
+
+    Attributes:
+        tokens: how many it has, after truncation.
+        protocol, sha256: as in `Prompt`.
+    """
+
+    tokens: int
+    protocol: str | None
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -22,7 +37,7 @@ class Prompt:
         context_tokens: how many of them are the context, with all before it; None where the whole
             prompt is compressed.
         truncated_tokens: tokens that truncation removed.
-        request: how to answer.
+        request: how to answer, or whose likelihood to give.
         score: the task's score of an answer's token ids; None where the document does not say how.
     """
 
@@ -34,13 +49,18 @@ class Prompt:
     input_ids: tuple[int, ...]
     context_tokens: int | None
     truncated_tokens: int
-    request: AnswerRequest
+    request: AnswerRequest | ContinuationRequest
     score: Callable[[Sequence[int]], float] | None = field(default=None, compare=False, repr=False)
 
     @property
     def sha256(self) -> str:
         """Hash of the prompt's text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def facts(self) -> PromptFacts:
+        """What a calibration compares of it."""
+        return PromptFacts(len(self.input_ids), self.protocol, self.sha256)
 
     @property
     def seed(self) -> int:

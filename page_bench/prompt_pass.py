@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from math import nan
 from typing import Any
 
 import psutil
@@ -15,10 +16,11 @@ from transformers.cache_utils import Cache
 from page_bench.attention import MEAN_ALONE, SpreadOptions
 from page_bench.cache import allocated_bytes, entry_count, full_size, kv_bytes
 from page_bench.config import PageConfig, budget_for
+from page_bench.continuations import ContinuationRequest, score_continuations
 from page_bench.decode import DecodingRules, Row, decode, decoding_rules, read
 from page_bench.distress import repetition
 from page_bench.eviction import KeepPlan, evict, positions_to_keep
-from page_bench.prefill import Prefill, prefill
+from page_bench.prefill import Prefill, device_of, prefill
 from page_bench.prompt import Prompt
 from page_bench.scoring import Scorer
 from page_bench.signals import NEEDS_ENTROPY, agreements, measure, pair_agreement
@@ -35,6 +37,11 @@ class ArmAnswer(Answered):
     """An answer under one eviction, or under the full cache, with its token ids."""
 
     answer_ids: list[int]
+
+    @property
+    def own_decode_s(self) -> float:
+        """This answer's share of the seconds of all that were decoded with it."""
+        return self.decode_s / self.decode_rows
 
 
 @dataclass
@@ -84,11 +91,12 @@ class PromptPass:
     ) -> None:
         self._model, self._tokenizer, self._prompt = model, tokenizer, prompt
         self._seed, self._decode_rows = seed, decode_rows
-        self._input_ids = torch.tensor([prompt.input_ids], device=model.device)
+        self._device = device_of(model)
+        self._input_ids = torch.tensor([prompt.input_ids], device=self._device)
         length, split = len(prompt.input_ids), prompt.compressed_tokens
         # Only the context is observed and evicted where the question is read afterwards.
         self._room = length - split + prompt.request.max_new_tokens
-        start = seconds(self._model.device)
+        start = seconds(self._device)
         self._filled: Prefill | None = prefill(
             model,
             self._input_ids[:, :split],
@@ -104,14 +112,14 @@ class PromptPass:
         )
         self.prompt_tokens = length
         self.new_tokens = 0
-        self.prefill_s = seconds(self._model.device) - start
+        self.prefill_s = seconds(self._device) - start
         self.evict_s = self.decode_s = 0.0
         self._full_entries, self._full_bytes = full_size(self._filled.cache, length)
 
     def seen(self, config: PageConfig) -> Seen:
         """What the prefill showed, as far as a configuration asks for it."""
         assert self._filled is not None, "the full cache has been used up"
-        start = seconds(self._model.device)
+        start = seconds(self._device)
         observation, options = self._filled.observation, config.drop_options
         window_attention, row_entropy = observation.window_attention, observation.row_entropy
         agreement = agreements(window_attention, options)
@@ -139,7 +147,7 @@ class PromptPass:
             margin=None if margin is None else margin.tolist(),
             kv_bytes_full=self._full_bytes,
             prefill_s=self.prefill_s,
-            gate_s=seconds(self._model.device) - start,
+            gate_s=seconds(self._device) - start,
         )
 
     def answers(self, evictions: Sequence[PageConfig | None], last: bool) -> list[ArmAnswer]:
@@ -150,12 +158,13 @@ class PromptPass:
             last: no more answers will be asked for, so that nothing need be kept for them. An
                 answer from the full cache uses that cache up.
         """
-        start = seconds(self._model.device)
-        plans = [self._plan(eviction) for eviction in evictions]
+        plans, planned_s = [], []
+        for eviction in evictions:
+            start = seconds(self._device)
+            plans.append(self._plan(eviction))
+            planned_s.append(seconds(self._device) - start)
+        self.evict_s += sum(planned_s)
         jobs = self._jobs(plans)
-        planned = seconds(self._model.device) - start
-        self.evict_s += planned
-        plan_s = planned / max(len(jobs), 1)
         results: dict[int, ArmAnswer] = {}
         while jobs:
             batch = jobs[: self._rows_that_fit(jobs)]
@@ -166,7 +175,7 @@ class PromptPass:
                     results[i] = replace(
                         answer,
                         kept_all_because=plan if isinstance(plan, str) else None,
-                        evict_s=answer.evict_s + plan_s,
+                        evict_s=answer.evict_s + planned_s[i],
                     )
         return [results[i] for i in range(len(evictions))]
 
@@ -198,44 +207,50 @@ class PromptPass:
             return 1
         if self._decode_rows is not None:
             return self._decode_rows
-        room = _SHARE_OF_FREE_MEMORY * _free_bytes(self._model.device)
+        free = _SHARE_OF_FREE_MEMORY * _free_bytes(self._device)
         each = self._full_bytes / self._full_entries
+        layers, heads = self._filled.shape
+        # Besides its entries, each row has room for the answer, and for a token read again.
+        added = (self._room + 1) * layers * heads
         rows, used = 0, 0.0
-        while rows < len(jobs) and (rows == 0 or used + jobs[rows].entries * each <= room):
-            used += jobs[rows].entries * each
+        while rows < len(jobs):
+            used += (jobs[rows].entries + added) * each
+            if rows and used > free:
+                break
             rows += 1
         return rows
 
     def _decode(self, batch: Sequence[_Job], last: bool) -> list[ArmAnswer]:
         """Evict and answer some keep sets together."""
         assert self._filled is not None
-        length, request = len(self._prompt.input_ids), self._prompt.request
+        length = len(self._prompt.input_ids)
         split = self._prompt.compressed_tokens
         # With no question to read, an evicted cache reads the last prompt token again.
         unread = min(split, length - 1)
-        start = seconds(self._model.device)
-        rows = []
-        for job in batch:
+        rules = [self._rules() for _ in batch]
+        rows, own = [], []
+        for job, its_rules in zip(batch, rules, strict=True):
+            start = seconds(self._device)
             if job.keep is None:
                 cache: Cache = self._filled.cache
                 logits = self._filled.logits if split == length else None
             else:
                 room = self._room + split - unread
                 cache, logits = evict(self._filled, job.keep, room, unread < split), None
-            rows.append(Row(cache, logits, self._rules(), self._seed))
+            rows.append(Row(cache, logits, its_rules, self._seed))
+            own.append(seconds(self._device) - start)
         # While decoding, neither the full cache nor what was observed is needed any more.
         if last or any(job.keep is None for job in batch):
             self._filled = None
-        evicted = seconds(self._model.device)
+        evicted = seconds(self._device)
         waiting = [row for row in rows if row.logits is None]
         read(self._model, waiting, self._input_ids[:, unread:], unread)
         kept = [(entry_count(row.cache), kv_bytes(row.cache)) for row in rows]
         allocated = [allocated_bytes(row.cache) for row in rows]
-        answers = decode(self._model, rows, self._input_ids, request.max_new_tokens)
-        decode_s = seconds(self._model.device) - evicted
-        self.evict_s += evicted - start
+        said = self._said(rows)
+        decode_s = seconds(self._device) - evicted
+        self.evict_s += sum(own)
         self.decode_s += decode_s
-        self.new_tokens += sum(len(answer.ids) for answer in answers)
         return [
             ArmAnswer(
                 kept_all_because=None,
@@ -243,18 +258,42 @@ class PromptPass:
                 kept_kv=entries / self._full_entries,
                 kv_bytes_kept=size,
                 kv_bytes_allocated=buffers,
-                evict_s=(evicted - start) / len(batch),
+                evict_s=evict_s,
                 decode_s=decode_s,
                 decode_rows=len(batch),
-                answer_ids=answer.ids,
-                mean_token_entropy=answer.mean_token_entropy,
-                repetition=repetition(answer.ids),
+                **answer,
             )
-            for (entries, size), buffers, answer in zip(kept, allocated, answers, strict=True)
+            for (entries, size), buffers, evict_s, answer in zip(
+                kept, allocated, own, said, strict=True
+            )
         ]
 
-    def _rules(self) -> DecodingRules:
-        return decoding_rules(self._model, self._tokenizer, self._input_ids, self._prompt.request)
+    def _said(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """What is answered through each row's cache: fields of `ArmAnswer`."""
+        request = self._prompt.request
+        if isinstance(request, ContinuationRequest):
+            caches = [(row.cache, row.logits) for row in rows if row.logits is not None]
+            length = self._input_ids.shape[1]
+            scored = score_continuations(self._model, caches, request, length)
+            self.new_tokens += len(rows) * sum(map(len, request.continuations))
+            nothing = {"answer_ids": [], "mean_token_entropy": nan, "repetition": nan}
+            return [{**nothing, **asdict(one)} for one in scored]
+        answers = decode(self._model, rows, self._input_ids, request.max_new_tokens)
+        self.new_tokens += sum(len(answer.ids) for answer in answers)
+        return [
+            {
+                "answer_ids": answer.ids,
+                "mean_token_entropy": answer.mean_token_entropy,
+                "repetition": repetition(answer.ids),
+            }
+            for answer in answers
+        ]
+
+    def _rules(self) -> DecodingRules | None:
+        request = self._prompt.request
+        if isinstance(request, ContinuationRequest):
+            return None
+        return decoding_rules(self._model, self._tokenizer, self._input_ids, request)
 
 
 def seconds(device: torch.device) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from page_bench.calibration.file import ModelFacts
 from page_bench.config import PageConfig
@@ -20,6 +20,7 @@ def trace_of(
     outcome: Outcome,
     threshold: Threshold | None,
     text: str,
+    chat_template: bool | None = None,
 ) -> Trace:
     """The record of one sample, before the task has scored it.
 
@@ -30,6 +31,7 @@ def trace_of(
         outcome: what came of it.
         threshold: τ and its origin; None where the gate reads none.
         text: the answer as it will be scored.
+        chat_template: whether one was applied; None where that is not known.
     """
     seen, answer = asdict(outcome.seen), asdict(outcome.answer)
     ids = answer.pop("answer_ids")
@@ -65,6 +67,13 @@ def trace_of(
         truncated_tokens=prompt.truncated_tokens,
         new_tokens=len(ids),
         answer=text,
+        chat_template=chat_template,
+        asked=prompt.request.record,
         **seen,
         **answer,
     )
+
+
+def brief(trace: Trace) -> Trace:
+    """The trace without what is long, for a summary over several processes."""
+    return replace(trace, answer="", pair_agreement=None, margin=None)

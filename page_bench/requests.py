@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 
 from page_bench.boundary import context_tokens
 from page_bench.config import PageConfig
+from page_bench.continuations import ContinuationRequest
 from page_bench.decode import AnswerRequest
 from page_bench.errors import UsageError
 from page_bench.prompt import Prompt
-from page_bench.tasks.scorers import is_correct, printable, recall
+from page_bench.tasks import longbench_scores, scorers
 
 
 class PromptMaker:
@@ -22,6 +25,7 @@ class PromptMaker:
 
     Args:
         encode: text → token ids.
+        encode_pair: context and continuation → token ids of each.
         text_of: token ids and stop strings → the answer's text, as the task gets it.
         tokenizer: for the boundary of a prompt's context.
         eos: the end-of-sequence string.
@@ -32,6 +36,7 @@ class PromptMaker:
     def __init__(
         self,
         encode: Callable[[str], list[int]],
+        encode_pair: Callable[[str, str], tuple[list[int], list[int]]],
         text_of: Callable[[Sequence[int], Sequence[str]], str],
         tokenizer: Any,
         eos: str,
@@ -39,6 +44,7 @@ class PromptMaker:
         max_gen_toks: int,
     ) -> None:
         self._encode, self._text_of, self._tokenizer = encode, text_of, tokenizer
+        self._encode_pair = encode_pair
         self._eos, self._max_length, self._max_gen_toks = eos, max_length, max_gen_toks
 
     def prompts(self, requests: Sequence[Instance], config: PageConfig) -> list[Prompt]:
@@ -54,24 +60,79 @@ class PromptMaker:
             seen[id(request)] += 1
         return prompts
 
+    def contexts(
+        self, requests: Sequence[Instance], config: PageConfig, softmax_dtype: torch.dtype
+    ) -> tuple[list[Prompt], list[tuple[int, int]]]:
+        """One prompt per document and context, with all continuations that are asked for.
+
+        Args:
+            requests: of `loglikelihood`.
+            config: the arm.
+            softmax_dtype: see `ContinuationRequest`.
+
+        Returns:
+            Prompts, and by request which of them it is and which of its continuations.
+
+        Raises:
+            UsageError: a request that cannot be answered.
+        """
+        groups: dict[tuple[Any, ...], _Group] = {}
+        places = []
+        for request in requests:
+            where = _where(request)
+            text, continuation = request.args
+            ids, given = self._encode_pair(text, continuation)
+            if not given:
+                raise UsageError(f"a continuation of {where} is empty; leave the document out.")
+            # The last token of a continuation is predicted, not read.
+            kept = self._kept(ids, len(given) - 1, config, where)
+            key = (request.task_name, request.doc_id, text, tuple(kept))
+            group = groups.setdefault(key, _Group(len(groups), request, ids, kept, []))
+            if given not in group.continuations:
+                group.continuations.append(given)
+            places.append((group.number, group.continuations.index(given)))
+        prompts = []
+        for group in groups.values():
+            how = ContinuationRequest(tuple(map(tuple, group.continuations)), softmax_dtype)
+            prompts.append(self._of(group.request, 0, config, group.ids, group.kept, how))
+        return prompts, places
+
     def _prompt(self, request: Instance, repeat: int, config: PageConfig) -> Prompt:
         text = request.args[0]
-        where = f"{request.task_name} document {request.doc_id}"
+        where = _where(request)
         how = self._answer_request(request, where)
         ids = self._encode(text) if text else []
         if not ids:
             raise UsageError(f"the prompt of {where} is empty; leave the document out.")
-        boundary = None
-        if config.compress == "context":
-            boundary = context_tokens(self._tokenizer, text, ids, request.doc, where)
-        limit = self._max_length - how.max_new_tokens
+        kept = self._kept(ids, how.max_new_tokens, config, where)
+        return self._of(request, repeat, config, ids, kept, how)
+
+    def _kept(self, ids: Sequence[int], n_answer: int, config: PageConfig, where: str) -> list[int]:
+        """Positions of a prompt that leave room for so many tokens after it."""
+        limit = self._max_length - n_answer
         kept = _fit(range(len(ids)), limit, config.truncation)
         if kept is None:
             raise UsageError(
                 f"the prompt of {where} has {len(ids)} tokens, but {self._max_length} positions "
-                f"less {how.max_new_tokens} answer tokens leave {limit}; give truncation=left or "
+                f"less {n_answer} answer tokens leave {limit}; give truncation=left or "
                 f"truncation=middle, or leave the document out."
             )
+        return kept
+
+    def _of(
+        self,
+        request: Instance,
+        repeat: int,
+        config: PageConfig,
+        ids: list[int],
+        kept: list[int],
+        how: AnswerRequest | ContinuationRequest,
+    ) -> Prompt:
+        """The prompt of a request whose tokens are known."""
+        text, where = request.args[0], _where(request)
+        boundary = None
+        if config.compress == "context":
+            boundary = context_tokens(self._tokenizer, text, ids, request.doc, where)
         if boundary is not None:
             boundary = sum(i < boundary for i in kept)
             if not 0 < boundary < len(kept):
@@ -90,7 +151,7 @@ class PromptMaker:
             context_tokens=boundary,
             truncated_tokens=len(ids) - len(kept),
             request=how,
-            score=self._score(request.doc, how.stop),
+            score=self._score(request.doc, how),
         )
 
     def _answer_request(self, request: Instance, where: str) -> AnswerRequest:
@@ -110,16 +171,54 @@ class PromptMaker:
             )
         return AnswerRequest(max_new_tokens, tuple(stop), rest)
 
-    def _score(self, doc: object, stop: Sequence[str]) -> Callable[[Sequence[int]], float] | None:
+    def _score(
+        self, doc: object, how: AnswerRequest | ContinuationRequest
+    ) -> Callable[[Sequence[int]], float] | None:
         """How an answer would be scored, where the document says which references it needs."""
-        if not isinstance(doc, Mapping) or not {"answers", "match"} <= {*doc}:
+        if isinstance(how, ContinuationRequest) or not isinstance(doc, Mapping):
             return None
+        if not {"answers", "match"} <= {*doc}:
+            return None
+        # What the tasks themselves name as `process_results`.
+        scored = longbench_scores.score if "subset" in doc else scorers.reference_match
+        known, stop = dict(doc), how.stop
 
         def score(ids: Sequence[int]) -> float:
-            found = recall(printable(self._text_of(ids, stop)), doc["answers"])
-            return found if doc["match"] == "all" else is_correct(found, doc["match"])
+            return scored(known, [self._text_of(ids, stop)])["score"]
 
         return score
+
+
+def without_padding(requests: Sequence[Instance]) -> tuple[list[Instance], list[int]]:
+    """Requests without the copies by which lm-eval evens out its processes.
+
+    Returns:
+        The requests that count, and for each of `requests` which of them answers it.
+    """
+    counted: list[Instance] = []
+    places, seen = [], defaultdict[int, list[int]](list)
+    for request in requests:
+        answered_by = seen[id(request)]
+        if len(answered_by) < request.repeats:
+            answered_by.append(len(counted))
+            counted.append(request)
+        places.append(answered_by[-1])
+    return counted, places
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Requests that share a document and a context."""
+
+    number: int
+    request: Instance
+    ids: list[int]
+    kept: list[int]
+    continuations: list[list[int]]
+
+
+def _where(request: Instance) -> str:
+    return f"{request.task_name} document {request.doc_id}"
 
 
 def _fit(positions: range, limit: int, truncation: str | None) -> list[int] | None:

@@ -11,11 +11,10 @@ from typing import Any
 from page_bench.budget import FREE_MINIMUM, budget_share
 from page_bench.config import PageConfig
 from page_bench.decision import Decision
-from page_bench.engine import Outcome
 from page_bench.gating.gates import TaskOracle
 from page_bench.gating.rules import LABEL_NEEDS
 from page_bench.gating.threshold import SMALL_PILOT, Threshold
-from page_bench.prompt import Prompt
+from page_bench.trace import Trace
 
 LENGTH_SPREAD = 2.0
 """One τ over tasks whose typical prompt lengths differ by more than this comes with a warning."""
@@ -45,27 +44,26 @@ class RunSummary:
     def of(
         cls,
         config: PageConfig,
-        prompts: Sequence[Prompt],
-        outcomes: Sequence[Outcome],
+        traces: Sequence[Trace],
         decided: Decision,
         known: Sequence[str] = (),
     ) -> RunSummary:
-        """The summary of prompts and their outcomes, in the same order.
+        """The summary of a run.
 
         Args:
             config: the arm.
-            prompts, outcomes: what was run.
+            traces: of all its prompts.
             decided: what decided.
             known: warnings so far.
         """
         threshold = decided.threshold
-        gates_open = sum(outcome.gate_open for outcome in outcomes)
+        gates_open = sum(trace.gate_open for trace in traces)
         warnings = [*known]
-        if threshold is not None and gates_open in (0, len(outcomes)):
+        if threshold is not None and gates_open in (0, len(traces)):
             never = "never opened: every answer is the full cache's" if gates_open == 0 else None
             warnings.append(
                 f"the gate {never or 'always opened: every answer is the plain evictor’s'} "
-                f"({gates_open} of {len(outcomes)} prompts)."
+                f"({gates_open} of {len(traces)} prompts)."
             )
         if threshold is not None and 0 < threshold.pilot_n < SMALL_PILOT:
             warnings.append(
@@ -84,18 +82,18 @@ class RunSummary:
                 f"{threshold.pilot_n}), which leaves {threshold.undecided:.0%} of the pilot open."
             )
         if isinstance(decided.gate, TaskOracle):
-            tasks = {prompt.task for prompt in prompts}
+            tasks = {trace.task for trace in traces}
             warnings += [
                 f"gate.closed={name} is no task of this run." for name in decided.gate.unused(tasks)
             ]
         if threshold is not None:
-            warnings += _length_warning(prompts)
-        warnings += _budget_warning(config, outcomes)
+            warnings += tie_warning(threshold) + length_warning(traces)
+        warnings += _budget_warning(config, traces)
         return cls(
             threshold=threshold,
-            samples=len(outcomes),
+            samples=len(traces),
             gates_open=gates_open,
-            evicted=sum(outcome.answer.kept_all_because is None for outcome in outcomes),
+            evicted=sum(trace.kept_all_because is None for trace in traces),
             warnings=tuple(warnings),
             pilot=_pilot(config, threshold),
         )
@@ -111,6 +109,7 @@ class RunSummary:
             "pilot_n": threshold.pilot_n if threshold else 0,
             "tau_interval": threshold and threshold.interval,
             "undecided": threshold and threshold.undecided,
+            "pilot_open": threshold and threshold.pilot_open,
             "tau_labels": str(LABEL_NEEDS[threshold.rule]) if threshold else None,
             "pilot": self.pilot,
             "samples": self.samples,
@@ -120,17 +119,30 @@ class RunSummary:
         }
 
 
+def tie_warning(threshold: Threshold) -> list[str]:
+    """A warning where equal values made more of the pilot open than `quantile` was asked for."""
+    asked, achieved = threshold.open_rate, threshold.pilot_open
+    # Rounded up to whole prompts, the share asked for is exceeded by less than one of them.
+    if asked is None or achieved is None or (achieved - asked) * threshold.pilot_n < 1 - 1e-6:
+        return []
+    name = "D" if threshold.signal == "drop" else threshold.signal
+    return [
+        f"τ opens {achieved:.2f} of the pilot where open_rate={asked:g} was asked for: prompts of "
+        f"equal {name} open together."
+    ]
+
+
 def _pilot(config: PageConfig, threshold: Threshold | None) -> str | None:
     if not config.reads_pilot:
         return None
     return config.calibration or "prompts of this run: pilot = test inputs"
 
 
-def _length_warning(prompts: Sequence[Prompt]) -> list[str]:
+def length_warning(traces: Sequence[Trace]) -> list[str]:
     """A warning where tasks are of very different length: D moves with length, τ does not."""
     lengths = defaultdict(list)
-    for prompt in prompts:
-        lengths[prompt.task].append(len(prompt.input_ids))
+    for trace in traces:
+        lengths[trace.task].append(trace.prompt_tokens)
     typical = {task: statistics.median(values) for task, values in lengths.items()}
     shortest, longest = min(typical, key=typical.__getitem__), max(typical, key=typical.__getitem__)
     if typical[longest] <= LENGTH_SPREAD * typical[shortest]:
@@ -141,10 +153,10 @@ def _length_warning(prompts: Sequence[Prompt]) -> list[str]:
     ]
 
 
-def _budget_warning(config: PageConfig, outcomes: Sequence[Outcome]) -> list[str]:
+def _budget_warning(config: PageConfig, traces: Sequence[Trace]) -> list[str]:
     """A warning where prompts are too short for the budget: more was kept than it says."""
     least = config.n_sink + config.n_recent + FREE_MINIMUM
-    lengths = [o.seen.context_tokens or o.seen.prompt_tokens for o in outcomes if o.gate_open]
+    lengths = [t.context_tokens or t.prompt_tokens for t in traces if t.gate_open]
     short = sum(budget_share(config.budget, length) < min(least, length) for length in lengths)
     if not short or config.evictor == "none":
         return []

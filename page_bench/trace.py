@@ -60,12 +60,16 @@ class Answered:
         kept_kv: kept entries / full entries, counted in the cache once the prompt is complete.
         kv_bytes_kept: bytes of the keys and values that are left of the prompt.
         kv_bytes_allocated: bytes of the buffers they stand in, room for the answer included.
-        evict_s: seconds.
+        evict_s: seconds; scores that several arms of a sweep share count for the first of them.
         decode_s: seconds, of all answers that were decoded together.
         decode_rows: how many these are.
         mean_token_entropy: mean over the answer's tokens of the entropy of the distribution that
             each was chosen from, in nats.
-        repetition: share of repeated 4-grams of tokens, see `distress.repetition`.
+        repetition: share of repeated 4-grams of tokens, see `distress.repetition`. Both are NaN
+            where continuations were given.
+        log_likelihoods: per given continuation the sum over its tokens, in nats; None where the
+            answer was generated.
+        greedy: per given continuation, whether greedy decoding would give it; None likewise.
     """
 
     kept_all_because: str | None
@@ -78,6 +82,8 @@ class Answered:
     decode_rows: int
     mean_token_entropy: float
     repetition: float
+    log_likelihoods: list[float] | None = None
+    greedy: list[bool] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +101,9 @@ class Trace(Seen, Answered):
         evictor, evictor_args, granularity, score_norm, budget: the arm's eviction.
         n_sink, recent, window, top_k: protected positions, observation window, size of key sets.
         compress: `prompt` or `context`, what was observed and evicted.
+        chat_template: whether a chat template was applied; None where a record does not say.
+        asked: how the answer was asked for: `max_new_tokens`, `stop` and generation arguments, or
+            the number of given `continuations`; None where a record does not say.
         gate, gate_args, tau_variant, tau: the arm's gate; tau is None where the gate reads none.
         gate_open: whether the answer is the evictor's; else it is the full cache's.
         discarded_s: seconds spent on answers that a gate read and discarded, a second prefill
@@ -102,7 +111,7 @@ class Trace(Seen, Answered):
         z: (signal − μ)/σ over the pilot; None without one.
         truncated_tokens: prompt tokens that truncation removed.
         new_tokens: answer tokens, a final end-of-sequence token included.
-        answer: the answer as it was scored.
+        answer: the answer as it was scored; empty where continuations were given.
         score, correct, correct_paper: the task's scores, the last as the PAGE paper counted; None
             until the task has scored the answer.
         schema_version: of this record.
@@ -139,6 +148,8 @@ class Trace(Seen, Answered):
     score: float | None = None
     correct: float | None = None
     correct_paper: float | None = None
+    chat_template: bool | None = None
+    asked: dict[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> str:
@@ -165,6 +176,33 @@ class Answer(str):
 
     def __getnewargs__(self) -> tuple[str, Trace | None]:  # type: ignore[override]
         return str(self), self.trace
+
+
+class Likelihood(tuple[float, bool]):
+    """Log-likelihood of a continuation and whether it is the greedy one, with the prompt's trace.
+
+    Attributes:
+        trace: what is known of the sample.
+    """
+
+    trace: Trace
+
+    def __new__(cls, values: tuple[float, bool], trace: Trace) -> Likelihood:
+        made = super().__new__(cls, values)
+        made.trace = trace
+        return made
+
+    @classmethod
+    def of(cls, answer: Answer, number: int) -> Likelihood:
+        """That of one of a prompt's continuations."""
+        trace = answer.trace
+        assert trace is not None
+        assert trace.log_likelihoods is not None
+        assert trace.greedy is not None
+        return cls((trace.log_likelihoods[number], trace.greedy[number]), trace)
+
+    def __getnewargs__(self) -> tuple[tuple[float, bool], Trace]:
+        return (self[0], self[1]), self.trace
 
 
 def writable_folder(name: str) -> Path:

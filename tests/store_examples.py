@@ -53,3 +53,8 @@ def answer(
     """An answer."""
     value = {"answer_ids": [number, 2], "kept_kv": 1 / 3, "decode_s": seconds, "decode_rows": 1}
     return answer_key(model, prompt(number), arm), value
+
+
+def differs(changed: Key, base: Key) -> bool:
+    """Whether records under two keys are kept apart."""
+    return changed.digest != base.digest

@@ -31,6 +31,7 @@ _USUAL: dict[str, Any] = {
     "window": 32,
     "top_k": 32,
     "repeat": 0,
+    "discarded_s": 0.0,
     "prompt_tokens": 100,
     "agreement": [0.6, 0.5, 0.4],
 }

@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 from stored_traces import pair
 
 from page_bench.analysis.ablation import Ablation
+from page_bench.analysis.kappa import margins
 from page_bench.analysis.pairs import Pair
 from page_bench.errors import UsageError
 from page_bench.gating.signal_gates import SIDES
@@ -222,3 +223,38 @@ def test_signals_are_those_that_all_records_hold() -> None:
     found, missing = Ablation(everything).signals()
     assert [row.label for row in found] == list(SIDES)
     assert missing == []
+
+
+def test_kappa_against_hand_computed_values() -> None:
+    """Two layers of two heads; 2·sqrt(ln(2·2²·2·100²)) = 6.92 is required of each."""
+    kappas = [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    pairs = [
+        pair(task, i, d, p, f, margin=[[k, k], [k - 1, k + 3]])
+        for i, ((task, d, p, f), k) in enumerate(zip(ROWS, kappas, strict=True))
+    ]
+    found = margins(Ablation(pairs))
+    assert found is not None
+    assert (found.n, found.layers, found.heads) == (6, 2, 2)
+    assert found.median.value == pytest.approx(4.5)
+    assert found.median.n == 6
+    assert found.highest == 10.0
+    assert found.lowest_required == found.highest_required
+    assert found.lowest_required == pytest.approx(2 * math.sqrt(math.log(2 * 4 * 2 * 100**2)))
+    # k + 3 from k = 4 on, and both k of the last: 1, 1, 1 and 3 of 4.
+    assert found.reached.value == pytest.approx((0.25 * 3 + 0.75) / 6)
+    # Harmed are the inputs with κ of 2, 3 and 6.
+    assert found.contrast.auc_harm.value == pytest.approx(7 / 9)
+    assert found.contrast.auc_task.value == 1.0
+    assert found.contrast.n_harmed == 3
+
+
+def test_kappa_is_of_all_records_or_none() -> None:
+    assert margins(Ablation(inputs(*ROWS))) is None
+    pairs = [*inputs(*ROWS, margin=[[3.0]]), pair(VT, 9, 0.1, 1.0, 1.0)]
+    assert margins(Ablation(pairs)) is None
+
+
+def test_kappa_that_is_no_number_somewhere_is_left_out_of_the_median() -> None:
+    found = margins(Ablation(inputs(*ROWS, margin=[[3.0, math.nan], [5.0, 4.0]])))
+    assert found is not None
+    assert (found.median.value, found.highest) == (4.0, 5.0)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +19,14 @@ from test_rulergen_samples import write_hotpotqa, write_squad
 
 from page_bench import cli, plugin
 from page_bench.calibration import command as calibrate
-from page_bench.calibration.file import load
+from page_bench.calibration import run as calibration_run
+from page_bench.calibration.file import PilotInput, load
 from page_bench.calibration.pilots import PILOTS, draw, ruler_task
 from page_bench.calibration.report import describe
 from page_bench.errors import UsageError
+from page_bench.gating.rules import quantile_threshold
 from page_bench.gating.signal_gates import SIDES
-from page_bench.gating.threshold import select_pilot, zscore_threshold
+from page_bench.gating.threshold import Side, select_pilot, zscore_threshold
 from page_bench.harness import TASKS_FOLDER
 from page_bench.signals import SIGNALS
 
@@ -135,6 +141,52 @@ def test_d_is_taken_as_the_gate_to_be_calibrated_takes_it(command: Command, tmp_
     assert sides == {**SIDES}
 
 
+def test_tau_is_that_of_the_side_on_which_the_gate_is_to_open(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--tasks page_quickstart_needle_word --test_limit 2 --model_args"
+    for option in ("gate.open_when=below", "gate=static,gate.signal=slope,gate.open_when=above"):
+        assert command(*words.split(), f"dtype=float32,{option}") == 0
+        calibration = load(tmp_path / "c.json")
+        asked: dict[str, Side] = {"slope": "above"} if "slope" in option else {"drop": "below"}
+        sides = {one.signal: one.side for one in calibration.thresholds}
+        assert sides == {**SIDES, **asked}
+        for signal, side in asked.items():
+            values = calibration.values(signal)
+            found = {one.rule: one.tau for one in calibration.thresholds if one.signal == signal}
+            assert found["zscore"] == zscore_threshold(values, -0.69, signal, side).tau
+            assert found["quantile"] == quantile_threshold(values, 0.75, signal, side).tau
+        assert f"; the gate opens {sides['drop']} τ" in capsys.readouterr().out
+
+
+def test_signals_that_are_no_numbers_are_left_out_and_named(
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    measured = calibration_run._measured
+
+    def with_gaps(trace: Any) -> PilotInput:
+        one = measured(trace)
+        odd = {"slope": math.nan} if one.doc_id == 7 else {}
+        if one.doc_id == 6:
+            odd = {"max_share": math.inf}
+        return dataclasses.replace(one, signals={**one.signals, **odd})
+
+    monkeypatch.setattr(calibration_run, "_measured", with_gaps)
+    words = "--tasks page_quickstart_needle_word --test_limit 2"
+    assert command(*words.split()) == 0
+    calibration = load(tmp_path / "c.json")
+    assert {one.signal for one in calibration.thresholds} == {*SIGNALS} - {"slope", "max_share"}
+    shown = capsys.readouterr().out
+    for signal in ("slope", "max_share"):
+        for rule in ("zscore", "quantile"):
+            assert (
+                f"note: tau={rule} of {signal} was not measured: {signal} is not a number on 1 of 6"
+            ) in shown
+
+
 def test_an_in_run_pilot_says_that_it_is_the_test(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,7 +225,12 @@ def test_pilots_are_drawn_from_the_tasks_they_name_and_compared(
     table = next(i for i, line in enumerate(lines[start + 1 :], start + 1) if "qa_2" in line)
     header, *rows = lines[table : table + 1 + len(PILOTS)]
     assert [row.split()[0] for row in rows] == [*PILOTS]
-    assert sorted(header.split()[-6:]) == sorted(PILOTS["six"])
+    everything = {sample for name in PILOTS for sample in draw(pool, name, 8, 1234)}
+    counts = Counter(ruler_task(task) for task, _ in everything)
+    assert {*re.findall(r"(\w+) \((\d+)\)", header)} == {(k, str(n)) for k, n in counts.items()}
+    assert any(f"the same {len(everything)} inputs" in line for line in lines)
+    for row in rows:  # of all inputs, and of each task's
+        assert len(re.findall(r"\d\.\d{3} \[\d\.\d{3}, \d\.\d{3}\]", row)) == 7
     mixed = next(row for row in rows if row.startswith("mixed4"))
     values = calibration.values("drop")
     assert f"{zscore_threshold(values, -0.69).tau:.4f}" in mixed
@@ -213,6 +270,8 @@ def test_a_pilot_can_be_taken_from_the_tasks_of_the_test(
             "--tasks page_rulergen_2k_vt --test_limit 490",
             "page_rulergen_2k_vt has 10 documents for the midpoint instead of 20",
         ),
+        ("--tasks page_quickstart --theta_z nan", "theta_z=nan is not allowed; give a finite"),
+        ("--tasks page_quickstart --theta_z inf", "theta_z=inf is not allowed; give a finite"),
         ("--metadata [1]", r"--metadata \[1\] is not a JSON object"),
         ("--metadata {", "is not JSON"),
         ("--tasks page_quickstart --model_args pretrained=x", "both give pretrained"),

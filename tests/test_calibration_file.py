@@ -24,11 +24,14 @@ from page_bench.calibration.file import (
 )
 from page_bench.calibration.fingerprint import Fingerprint, model_fingerprint
 from page_bench.calibration.match import mismatches, overlap, refuse_mismatch, settings_of
+from page_bench.config import PageConfig
+from page_bench.decision import calibration_warnings
 from page_bench.errors import UsageError
 from page_bench.gating.gates import make_gate
 from page_bench.gating.rules import midpoint_threshold, quantile_threshold
 from page_bench.gating.signal_gates import Page
 from page_bench.gating.threshold import zscore_threshold
+from page_bench.prompt import PromptFacts
 
 DROPS = [0.01, 0.03, 0.05, 0.07, 0.09, 0.11]
 SETTINGS = settings_of(window=32, top_k=32, compress="prompt", chat=True)
@@ -64,11 +67,10 @@ def test_a_file_holds_all_of_a_calibration(calibration: Calibration, tmp_path: P
     first = calibration.inputs[0]
     odd = dataclasses.replace(first, signals={"drop": 0.1 + 0.2, "slope": math.nan})
     inputs = (odd, *calibration.inputs[1:])
-    whole = dataclasses.replace(
-        calibration,
-        inputs=inputs,
-        thresholds=(threshold_from(calibration, "zscore"), *calibration.thresholds),
-    )
+    whole = dataclasses.replace(calibration, inputs=inputs)
+    rules = ("zscore", "midpoint", "quantile")
+    thresholds = tuple(threshold_from(whole, rule) for rule in rules)
+    whole = dataclasses.replace(whole, thresholds=thresholds)
     path = tmp_path / "deep" / "c.json"
     whole.save(path)
     read = load(path)
@@ -96,6 +98,89 @@ def test_what_is_no_calibration_is_refused(calibration: Calibration, tmp_path: P
             load(path)
     path.write_text(json.dumps({**record, "format": 99}))
     with pytest.raises(UsageError, match="has format 99, but this version reads 1"):
+        load(path)
+
+
+def every(key: str, value: object) -> Callable[[dict[str, Any]], object]:
+    """An edit of all inputs."""
+    return lambda record: [one.update({key: value}) for one in record["inputs"]]
+
+
+EDITS: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+    (lambda record: record.update(inputs=[]), "it holds no inputs"),
+    (every("prompt_tokens", "1k"), r"calibration.inputs\[0\].prompt_tokens is '1k', not a whole"),
+    (every("prompt_tokens", 1000.5), r"prompt_tokens is 1000.5, not a whole number"),
+    (every("signals", {"drop": "0.1"}), r"inputs\[0\].signals.drop is '0.1', not a number"),
+    (every("signals", {"drop": True}), r"signals.drop is True, not a number"),
+    (every("signals", [0.1]), r"inputs\[0\].signals is \[0.1\], not an object"),
+    (every("signals", {"drop": 1e999}), "it is not JSON"),
+    (every("note", "mine"), r"inputs\[0\].note does not exist"),
+    (lambda record: record.update(note="mine"), "calibration.note does not exist"),
+    (lambda record: record.update(settings=["window"]), "settings is .*, not an object"),
+    (lambda record: record.update(settings=None), "settings is None, not an object"),
+    (lambda record: record["settings"].update(window=[32]), r"window is \[32\], not a text or"),
+    (lambda record: record.update(protocols=None), "protocols is None, not a list"),
+    (lambda record: record.update(tasks="vt"), "tasks is 'vt', not a list"),
+    (lambda record: record.update(model=None), "model is None, not an object"),
+    (lambda record: record["model"].update(fingerprint="abc"), "fingerprint is 'abc', not an obj"),
+    (lambda record: record.update(seed=None), "seed is None, not a whole number"),
+    (lambda record: record.update(seed="a"), "seed is 'a', not a whole number"),
+    (lambda record: record.update(seed=-1), "seed is -1, but seeds start at 0"),
+    (lambda record: record.update(pilot=6), "pilot is 6, not a text or null"),
+    (lambda record: record.update(pilot_kind="fresh"), "'fresh', not held-out or in-run"),
+    (lambda record: record["thresholds"][0].update(tau="x"), r"thresholds\[0\].tau is 'x'"),
+    (lambda record: record["thresholds"][0].update(interval=[0.1]), "interval is .* a list or nul"),
+    (lambda record: record["thresholds"][0].update(rule="fixed"), "tau=fixed of drop, which no"),
+    (lambda record: record["thresholds"][0].update(signal="d"), "do not give the tau=zscore of d"),
+]
+
+
+@pytest.mark.parametrize(("edit", "said"), EDITS)
+def test_a_file_edited_out_of_shape_is_refused_in_one_sentence(
+    edit: Callable[[dict[str, Any]], object], said: str, calibration: Calibration, tmp_path: Path
+) -> None:
+    path = tmp_path / "c.json"
+    calibration.save(path)
+    record = json.loads(path.read_text())
+    edit(record)
+    path.write_text(json.dumps(record))
+    with pytest.raises(UsageError, match=f"is no calibration .*{said}") as refused:
+        load(path)
+    assert str(refused.value).endswith("; give the file that `page-bench calibrate` wrote.")
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (
+            lambda record: record["thresholds"][0].update(tau=99),
+            r"tau of tau=zscore of drop 99, but its inputs give 0\.036",
+        ),
+        (
+            lambda record: record["thresholds"][0].update(tau=None),
+            r"tau of tau=zscore of drop nan, but its inputs give 0\.036",
+        ),
+        (
+            lambda record: record["thresholds"][0].update(theta_z=0.5),
+            r"tau of tau=zscore of drop 0\.036\d+, but its inputs give 0\.07",
+        ),
+        (
+            lambda record: record["inputs"][0]["signals"].update(drop=0.5),
+            r"tau of tau=zscore of drop 0\.036\d+, but its inputs give 0\.02",
+        ),
+        (lambda record: record["inputs"].extend(record["inputs"]), "pilot_n .* 6, .* give 12"),
+        (lambda record: record["prompt_tokens"].update(min=1), "'min': 1, .*give {.*'min': 4000,"),
+    ],
+)
+def test_an_edit_that_would_be_ignored_is_refused(
+    edit: Callable[[dict[str, Any]], object], said: str, calibration: Calibration, tmp_path: Path
+) -> None:
+    path = tmp_path / "c.json"
+    calibration.save(path)
+    record = json.loads(path.read_text())
+    edit(record)
+    path.write_text(json.dumps(record))
+    with pytest.raises(UsageError, match=f"c.json says .*{said}"):
         load(path)
 
 
@@ -206,9 +291,47 @@ def test_no_difference_is_neither_error_nor_warning() -> None:
 
 
 def test_test_prompts_that_the_pilot_has_seen_are_counted(calibration: Calibration) -> None:
-    seen = calibration.inputs[0].prompt_sha256
-    assert overlap(calibration, [seen, "another", seen]) == 1
-    assert overlap(calibration, []) == 0
+    pilot = {one.prompt_sha256 for one in calibration.inputs}
+    probes = {one.prompt_sha256 for one in calibration.probes}
+    assert (len(pilot), len(probes), pilot & probes) == (6, 6, set())
+    for rule in ("zscore", "quantile", "static"):
+        assert overlap(calibration, pilot | {"another"}, rule) == 6
+        assert overlap(calibration, probes, rule) == 0
+    assert overlap(calibration, {*list(probes)[:4], "another"}, "midpoint") == 4
+    assert overlap(calibration, pilot, "midpoint") == 0
+    for rule in ("0.07", "fixed"):
+        assert overlap(calibration, pilot | probes, rule) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "of_pilot", "of_probes"),
+    [
+        ({"tau": "zscore"}, ["the pilot", "τ has"], None),
+        ({"tau": "quantile"}, ["the pilot", "τ has"], None),
+        ({"tau": "midpoint"}, None, ["the midpoint's inputs", "τ has"]),
+        ({"tau": 0.1, "gate": "static"}, ["the pilot", "the means of tasks have"], None),
+    ],
+)
+def test_a_run_on_prompts_that_its_decision_was_measured_on_says_so(
+    arguments: dict[str, Any],
+    of_pilot: list[str] | None,
+    of_probes: list[str] | None,
+    calibration: Calibration,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "c.json"
+    calibration.save(path)
+    config = PageConfig(calibration=str(path), **arguments)
+    for inputs, words in ((calibration.inputs, of_pilot), (calibration.probes, of_probes)):
+        prompts = [PromptFacts(4000, "page", one.prompt_sha256) for one in inputs]
+        said = calibration_warnings(config, MODEL, prompts, chat=True)
+        expected = []
+        if words is not None:
+            where, who = words
+            expected = [
+                f"6 prompts of this run stand in {where} of {path} as well: {who} seen them."
+            ]
+        assert said == expected
 
 
 def test_only_gate_page_takes_d_another_way() -> None:

@@ -105,7 +105,7 @@ def test_removing_entries_equals_masking_them(family: str) -> None:
     keep = positions_to_keep(config.make_evictor(), filled, config)
     assert isinstance(keep, KeepPlan)
     cache = evict(filled, keep, NEW + 1, without_last=True)
-    logits = forward(model, ids[:, -1:], cache, torch.tensor([[LENGTH - 1]]))
+    logits = forward(model, ids[:, -1:], cache, torch.tensor([[LENGTH - 1]]))[:, -1]
     tokens, expected = reference.greedy_with_mask(tiny_model(family), ids, shared(keep), NEW)
     torch.testing.assert_close(logits[0], expected[0], atol=1e-4, rtol=1e-4)
     request = AnswerRequest(NEW, (), {"do_sample": False, "eos_token_id": None})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -257,4 +257,60 @@ def test_a_prompt_too_short_for_the_evictor_ends_the_run_before_it_begins(
     )
     with pytest.raises(UsageError, match=r"always keeps 32 positions, .* 12 of the 60 tokens"):
         run(arm, given)
+    assert not passes
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("gate", ["oracle", "retry"])
+@pytest.mark.parametrize("budget", [1.0, 0.25])
+def test_an_answer_that_kept_all_is_the_full_one(
+    gate: str, budget: float, stored: bool, full: list[Outcome], tmp_path: Path
+) -> None:
+    # With a quarter, the protected positions are all that there are.
+    protected = {"n_sink": 110, "recent": 110} if budget < 1 else {}
+    limit = {"gate__limit": 0.0} if gate == "retry" else {}
+    arm = config(gate=gate, **{**limit, **protected, "budget": budget})
+    with ExitStack() as stack:
+        store = stack.enter_context(memory(tmp_path / "store")) if stored else None
+        outcomes = run(arm, prompts(), store)
+    for one, unevicted in zip(outcomes, full, strict=True):
+        assert one.answer.answer_ids == unevicted.answer.answer_ids
+        assert one.answer.kept_kv == 1.0
+        assert one.gate_open == (gate == "oracle")
+
+
+def test_a_discarded_answer_costs_its_share_of_what_was_decoded_together(tmp_path: Path) -> None:
+    retry = config(gate="retry", gate__limit=0.0, budget=0.25)
+    others = [config(gate="open", budget=b) for b in (0.3, 0.35, 0.4, 0.45, 0.5)]
+    given = prompts(1)
+    with memory(tmp_path / "store") as store:
+        Engine(MODEL, TOKENIZER, retry, memory=store).fill(given, [retry, *others])
+        (outcome,) = run(retry, given, store)
+        plain = store.answer(given[0], retry)
+    assert plain is not None
+    assert plain.decode_rows > 5
+    share = plain.evict_s + plain.decode_s / plain.decode_rows + outcome.seen.prefill_s
+    assert outcome.discarded_s == pytest.approx(share)
+
+
+def test_signals_are_stored_where_the_answers_already_are(
+    tmp_path: Path, passes: list[int]
+) -> None:
+    given = prompts(3)
+    with memory(tmp_path / "store") as store:
+        for gate in ("open", "closed"):
+            run(config(gate=gate), given, store)
+        run(config(gate="entropy_norm", tau=0.5), given, store)
+        before = len(passes)
+        run(config(gate="entropy_norm", tau=0.1), given, store)
+    assert before > 0
+    assert len(passes) == before
+
+
+def test_a_static_gate_is_refused_for_a_task_without_a_pilot_before_anything_is_answered(
+    passes: list[int],
+) -> None:
+    given = [dataclasses.replace(p, task="one" if i else "rare") for i, p in enumerate(prompts(6))]
+    with pytest.raises(UsageError, match="rare"):
+        run(config(gate="static", pilot_size=2), given)
     assert not passes

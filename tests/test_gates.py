@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from page_bench import signals
+from page_bench.decision import Decision
 from page_bench.distress import repetition, token_entropy
 from page_bench.errors import UsageError
 from page_bench.gating.gate import AnswerFacts, Facts, Gate
@@ -130,6 +131,14 @@ def test_static_decides_once_for_a_task_whatever_the_input_says() -> None:
     assert (below.signal, below.side) == ("late_plateau", "below")
     tau = Threshold(0.3, "number", signal="late_plateau")
     assert below.opens(facts(tau=tau, task_mean=0.2))
+
+
+def test_static_refuses_tasks_without_a_pilot_before_anything_is_answered() -> None:
+    decided = Decision(Static(), Threshold(0.1, "number"), {"vt": 0.2, "fwe": 0.1})
+    decided.check_tasks(["vt", "fwe", "vt"])
+    with pytest.raises(UsageError, match="no pilot prompt of qa_1, qa_2, so nothing to decide by"):
+        decided.check_tasks(["qa_2", "vt", "qa_1"])
+    Decision(Page(), Threshold(0.1, "number")).check_tasks(["qa_1"])
 
 
 def test_retry_keeps_the_plain_answer_up_to_the_limit() -> None:

@@ -310,3 +310,36 @@ def test_eviction_lowers_the_decoding_peak(tmp_path: Path) -> None:
     assert plain.prefill_bytes > 0.9 * cache
     assert full.decode_bytes > 0.9 * cache
     assert plain.decode_bytes < 0.3 * cache
+
+
+def test_memory_that_was_free_before_counts_when_it_is_used_again() -> None:
+    # Blocks of the heap, below the size at which a block is the system's again once it is freed.
+    script = """
+import json, torch
+from page_bench.latency.peak_memory import PeakMemory
+def blocks():
+    return [torch.ones(16 * 1024) for _ in range(320)]
+earlier = blocks()
+pin = torch.ones(16 * 1024)
+del earlier
+with PeakMemory(torch.device("cpu")) as memory:
+    mine = blocks()
+    used = memory.lap()
+    del mine
+    memory.lap()
+    print(json.dumps({"used": used, "afterwards": memory.lap()}))
+"""
+    found = in_fresh_process(["-c", script])
+    assert 19 * MIB < found["used"] < 30 * MIB
+    assert found["afterwards"] < 10 * MIB
+
+
+def test_an_evicted_cache_decodes_in_what_it_takes_and_little_more(tmp_path: Path) -> None:
+    # Of many small tensors, which come from the heap.
+    shape = {"num_hidden_layers": 24, "num_key_value_heads": 4, "head_dim": 64}
+    folder = save_tiny(tmp_path, "llama", **shape)
+    args = f"pretrained={folder},dtype=float32,budget=0.25,window=8"
+    plain = fresh_peaks(args, "cpu", 3, PLAIN, 400)
+    kv_size = 24 * 2 * 4 * 64 * 100 * 4
+    assert kv_size <= plain.decode_bytes < kv_size + 2 * MIB
+    assert plain.prefill_bytes > 4 * kv_size

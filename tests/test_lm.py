@@ -261,19 +261,38 @@ def test_compressing_the_context_is_recorded(tiny_folder: TinyFolder) -> None:
     assert lm.get_model_info()["page"]["compress"] == "context"
 
 
+@pytest.mark.parametrize(
+    ("doc", "answer", "expected"),
+    [
+        # The own metric of the subset, here F1 without articles; the reference is not contained.
+        ({"subset": "qasper"}, "cat sat on a mat", 1.0),
+        ({"subset": "qasper"}, "no idea", 0.0),
+        ({"match": "all"}, "the cat sat on the mat", 1.0),
+        ({"match": "all"}, "cat sat on a mat", 0.0),
+    ],
+)
+def test_an_oracle_scores_as_the_task_does(
+    doc: dict[str, Any], answer: str, expected: float, tiny_folder: TinyFolder
+) -> None:
+    lm = page_lm(tiny_folder("llama"))
+    (request,) = requests(QUESTIONS[:1])
+    request.doc = {
+        **{"answers": ["the cat sat on the mat"], "match": "any", "protocol": "longbench"},
+        **{"all_classes": [], **doc},
+    }
+    score = lm.prompts([request])[0].score
+    assert score is not None
+    assert score(lm.tok_encode(answer, add_special_tokens=False)) == pytest.approx(expected)
+
+
 def test_an_empty_prompt_is_an_error(tiny_folder: TinyFolder) -> None:
     (request,) = requests([""])
     with pytest.raises(UsageError, match="the prompt of task document 0 is empty"):
         page_lm(tiny_folder("qwen2")).prompts([request])[0]
 
 
-def test_likelihoods_and_answer_caches_are_refused(tiny_folder: TinyFolder) -> None:
+def test_answer_caches_are_refused(tiny_folder: TinyFolder) -> None:
     lm = page_lm(tiny_folder("llama"))
-    (request,) = requests([QUESTIONS[0]])
-    request.request_type = "loglikelihood"
-    for method in (lm.loglikelihood, lm.loglikelihood_rolling):
-        with pytest.raises(UsageError, match=r"leave out task \(loglikelihood\)"):
-            method([request])
     with pytest.raises(UsageError, match="use_cache does not work"):
         lm.set_cache_hook(None)
 
@@ -412,7 +431,7 @@ def test_a_full_disk_does_not_cost_the_answers(
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("page_bench.lm.write_traces", full)
+    monkeypatch.setattr("page_bench.run_record.write_traces", full)
     lm = page_lm(tiny_folder("llama"), gate="open", trace=str(tmp_path))
     with caplog.at_level("INFO", logger="page_bench"):
         answers = lm.generate_until(requests(QUESTIONS), disable_tqdm=True)
@@ -441,12 +460,13 @@ def test_without_a_device_one_that_exists_is_used(tiny_folder: TinyFolder) -> No
     assert lm.get_model_info()["page"]["device"] == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def test_several_processes_are_refused(
-    tiny_folder: TinyFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="runs in one process so far"):
-        page_lm(tiny_folder("llama"))
+@pytest.mark.parametrize("gate", ["open", "closed"])
+def test_a_model_spread_over_devices_answers_alike(gate: str, tiny_folder: TinyFolder) -> None:
+    asked = requests(QUESTIONS)
+    folder = tiny_folder("llama")
+    alone = page_lm(folder, gate=gate, budget=0.5).generate_until(asked, disable_tqdm=True)
+    spread = page_lm(folder, gate=gate, budget=0.5, parallelize=True)
+    assert spread.generate_until(asked, disable_tqdm=True) == alone
 
 
 def test_a_scaled_rotary_embedding_may_go_further(tiny_folder: TinyFolder) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Any
 
 import pytest
-from stored_traces import pair
+from stored_traces import pair, stored
 
+from page_bench.analysis.costs import seconds_of
 from page_bench.analysis.intervals import share
 from page_bench.analysis.outcomes import ALL_TASKS, summarise
 from page_bench.analysis.pairs import Pair
+from page_bench.analysis.runs import Sample
 from page_bench.errors import UsageError
+from page_bench.gating.gates import make_gate
 
 # (task, plain, full, opens)
 CASES = [
@@ -96,3 +101,65 @@ def test_the_seed_and_the_draws_are_those_given() -> None:
     one, same, other = (summarise(PAIRS, TAKEN, draws=99, seed=s)[-1].delta for s in (1, 1, 2))
     assert one == same
     assert one != other
+
+
+TIMES: dict[str, Any] = {
+    "prefill_s": 10.0,
+    "gate_s": 0.5,
+    "evict_s": 1.0,
+    "decode_s": 8.0,
+    "decode_rows": 4,
+}
+FULL_TIMES: dict[str, Any] = {
+    "prefill_s": 9.0,
+    "gate_s": 0.25,
+    "evict_s": 0.0,
+    "decode_s": 6.0,
+    "decode_rows": 2,
+}
+
+
+def timed(**full: Any) -> Pair:
+    """An input whose plain answer takes 1 + 2 s after its prefill, and its full one 3 s."""
+    one, other = stored(), stored(gate="closed")
+    plain = dataclasses.replace(one, **TIMES)
+    return Pair(Sample.of(one), plain, dataclasses.replace(other, **{**FULL_TIMES, **full}))
+
+
+@pytest.mark.parametrize(
+    ("gate", "plain", "full"),
+    [
+        ("page", 10 + 0.5 + 1 + 2, 10 + 0.5 + 3),  # decided after the arm's prefill
+        ("static", 10 + 0.5 + 1 + 2, 10 + 0.5 + 3),
+        ("open", 10 + 1 + 2, 9 + 3),
+        ("random", 10 + 1 + 2, 9 + 3),
+        ("retry", 10 + 1 + 2, 10 + 1 + 2 + 9 + 3),  # evicted, answered, prefilled again
+        ("oracle", 10 + 1 + 2 + 3, 9 + 3 + 1 + 2),  # both answers of one prefill
+    ],
+)
+def test_the_seconds_of_a_gated_answer(gate: str, plain: float, full: float) -> None:
+    made = make_gate(gate)
+    assert [seconds_of(timed(), takes, made) for takes in (True, False)] == [plain, full]
+
+
+def test_what_a_live_retry_discarded_counts_in_retrying_alone() -> None:
+    made = make_gate("retry")
+    one = timed(gate="retry", gate_args=dataclasses.asdict(made), discarded_s=100.0)
+    assert seconds_of(one, False, made) == 9 + 3 + 100
+    assert seconds_of(one, False, make_gate("retry", {"limit": 0.2})) == 25
+    assert seconds_of(one, False, make_gate("page")) == 13.5
+
+
+def test_seconds_are_means_over_inputs_and_need_a_gate() -> None:
+    pairs = [dataclasses.replace(timed(), sample=PAIRS[i].sample) for i in range(4)]
+    pairs = [
+        dataclasses.replace(one, plain=dataclasses.replace(one.plain, doc_id=i))
+        for i, one in enumerate(pairs)
+    ]
+    (row,) = summarise(pairs, [True, False, False, False], gate=make_gate("retry"))
+    assert row.seconds.value == pytest.approx((13 + 3 * 25) / 4)
+    assert row.seconds.low < row.seconds.value < row.seconds.high
+    assert (row.seconds.n, row.seconds.method) == (4, "bootstrap")
+    (row,) = summarise(pairs, [True] * 4)
+    assert math.isnan(row.seconds.value)
+    assert row.kept_kv.value == 0.25

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
 import pytest
 from stored_traces import paired, records, stored
 
 from page_bench.analysis.pairs import families, pair_runs
 from page_bench.analysis.runs import Arm
 from page_bench.errors import UsageError
+from page_bench.trace import Trace
 
 
 def test_each_input_has_its_plain_and_its_full_record() -> None:
@@ -112,3 +116,90 @@ def test_families_differ_in_more_than_their_budget() -> None:
     for family in found:
         assert list(family.budgets) == [0.25, 0.5]
         assert [pair.plain.budget for pair in family.pairs] == [0.25, 0.5]
+
+
+def worded(**wording: Any) -> list[Trace]:
+    """A plain and a full record of one document, whose prompt has this wording."""
+    own: dict[str, Any] = {
+        "prompt_sha256": hashlib.sha256(str(wording).encode()).hexdigest(),
+        **wording,
+    }
+    return [stored(gate=gate, **own) for gate in ("open", "closed")]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "labels"),
+    [
+        (
+            {"protocol": "ruler"},
+            {"protocol": "page"},
+            ["snapkv protocol=page", "snapkv protocol=ruler"],
+        ),
+        (
+            {"chat_template": True},
+            {"chat_template": False},
+            ["snapkv chat_template=false", "snapkv chat_template=true"],
+        ),
+        ({"protocol": "page"}, {}, ["snapkv protocol=page", "snapkv protocol=unsaid"]),
+    ],
+)
+def test_prompts_of_different_wording_are_different_arms(
+    one: dict[str, object], other: dict[str, object], labels: list[str]
+) -> None:
+    arms, notes = pair_runs(records(*worded(**one), *worded(**other)))
+    assert [family.label for family in families(arms)] == labels
+    assert [len(own) for own in arms.values()] == [1, 1]
+    (note,) = notes
+    assert "different protocol or chat template stand apart" in note
+
+
+def test_one_wording_at_several_budgets_is_no_news() -> None:
+    traces = [stored(budget=b, protocol="page") for b in (0.25, 0.5)]
+    _, notes = pair_runs(records(*traces, stored(gate="closed", protocol="page")))
+    assert notes == []
+
+
+SHORT = {"max_new_tokens": 32, "stop": [], "do_sample": False}
+LONG = {**SHORT, "max_new_tokens": 128}
+
+
+def test_answers_asked_for_otherwise_are_no_pair() -> None:
+    """A full answer of 128 tokens would stand against a plain one of 32."""
+    plain = [stored(doc_id=i, asked=SHORT) for i in (0, 1)]
+    full = [stored(doc_id=i, gate="closed", asked=(LONG, SHORT)[i]) for i in (0, 1)]
+    arms, notes = pair_runs(records(*plain, *full))
+    ((pair,),) = arms.values()
+    assert pair.sample.doc_id == 1
+    assert "1 plain records without a full one and 1 full records" in notes[0]
+    assert "asked for otherwise (max_new_tokens 32 plain, 128 full)" in notes[1]
+    with pytest.raises(UsageError, match=r"otherwise \(max_new_tokens 32 plain, 128 full\); add"):
+        pair_runs(records(plain[0], full[0]))
+
+
+def test_of_several_full_answers_the_one_asked_for_alike_is_taken() -> None:
+    """And what was asked for otherwise need not be the same answer."""
+    closed = stored(gate="closed", asked=LONG)
+    gated = stored(gate="page", tau=1.0, gate_open=False, asked=SHORT, answer="short")
+    arms, notes = pair_runs(records(stored(asked=SHORT), closed, gated))
+    ((pair,),) = arms.values()
+    assert pair.full.answer == "short"
+    assert notes == []
+
+
+@pytest.mark.parametrize("asked", [(SHORT, None), (None, LONG), (SHORT, dict(SHORT))])
+def test_records_that_do_not_say_how_they_were_asked_for_are_paired(
+    asked: tuple[dict[str, object] | None, dict[str, object] | None],
+) -> None:
+    assert paired(stored(asked=asked[0]), stored(gate="closed", asked=asked[1]))
+
+
+@pytest.mark.parametrize(
+    ("budgets", "pooled"), [((0.25, 0.5, 1.0), [0.25, 0.5]), ((1.0,), [1.0]), ((0.5,), [0.5])]
+)
+def test_a_budget_of_1_is_pooled_with_no_other(
+    budgets: tuple[float, ...], pooled: list[float]
+) -> None:
+    traces = [*(stored(budget=b) for b in budgets), stored(gate="closed")]
+    (family,) = families(pair_runs(records(*traces))[0])
+    assert list(family.pooled) == pooled
+    assert list(family.budgets) == list(budgets)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from page_bench.engine import Filled
 from page_bench.progress import PromptBar
+from page_bench.work import Filled
 
 
 def outcome(gate_open: bool, kept_kv: float) -> Any:

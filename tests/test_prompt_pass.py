@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 from test_engine import LENGTH, NEW, observed, prompt
+from test_sliding_windows import model_of
 from tiny_models import FAMILIES, randomised, small_config, tiny_tokenizer
 from transformers import PreTrainedModel
 
 from page_bench import prompt_pass
 from page_bench.attention import MEAN_ALONE
 from page_bench.config import PageConfig
-from page_bench.decode import Decoded, decode
+from page_bench.decode import AnswerRequest, Decoded, decode
 from page_bench.prefill import prefill
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import ArmAnswer, PromptPass
@@ -65,6 +67,43 @@ def test_arms_together_answer_like_arms_alone(
         (alone,) = passed(model, given, evictions, 1).answers([one], last=True)
         assert without_times(answer) == without_times(alone)
     assert max(answer.decode_rows for answer in together) == (rows or 15)
+
+
+@pytest.mark.parametrize("context", [None, 180])
+@pytest.mark.parametrize("model_type", ["gemma3_text", "qwen2"])
+def test_sliding_layers_are_no_arm_s_but_its_own(model_type: str, context: int | None) -> None:
+    model, given = model_of(model_type), prompt(3, context_tokens=context)
+    given = dataclasses.replace(given, input_ids=tuple(i % 90 + 5 for i in given.input_ids))
+    model.set_attn_implementation("page_sdpa")
+    arms = [arm(budget=b, evictor=e) for b in (0.2, 0.5) for e in ("snapkv", "knorm")]
+    at_hand = passed(model, given, arms, None)
+    together = at_hand.answers(arms, last=False)
+    together += at_hand.answers([None], last=True)
+    for one, answer in zip([*arms, None], together, strict=True):
+        evictions = [] if one is None else [one]
+        (alone,) = passed(model, given, evictions, 1).answers([one], last=True)
+        assert without_times(answer) == without_times(alone)
+    assert len({tuple(answer.answer_ids) for answer in together}) > 1
+
+
+def test_rows_have_room_for_the_answer_in_the_memory_that_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = observed("llama")
+    given = prompt(3)
+    assert isinstance(given.request, AnswerRequest)
+    request = dataclasses.replace(given.request, max_new_tokens=4000)
+    given = dataclasses.replace(given, request=request)
+    arms = [arm(budget=0.2 + i / 100) for i in range(10)]
+    free = 20 * 2**20
+    monkeypatch.setattr(prompt_pass, "_free_bytes", lambda device: free)
+    monkeypatch.setattr(
+        prompt_pass, "decode", lambda model, rows, *_: [Decoded([1], 0.0)] * len(rows)
+    )
+    answers = passed(model, given, arms, None).answers(arms, last=True)
+    rows = answers[0].decode_rows
+    assert 1 < rows < 10
+    assert rows * max(answer.kv_bytes_allocated for answer in answers) <= free / 2
 
 
 def test_sampled_answers_too() -> None:

@@ -15,7 +15,7 @@ from tiny_models import FAMILIES, random_prompt, tiny_model, tiny_tokenizer
 
 from page_bench import attention
 from page_bench.analysis.pairs import Pair, pair_runs
-from page_bench.analysis.regate import Tau, decide, find_decision, is_task
+from page_bench.analysis.regate import OWN_PILOT, Tau, decide, find_decision, is_task, pilot_of
 from page_bench.analysis.runs import Record, Sample, read_runs
 from page_bench.analysis.stored_signals import signal_of
 from page_bench.calibration.file import Calibration, ModelFacts, PilotInput
@@ -32,6 +32,7 @@ from page_bench.gating.threshold import select_pilot
 from page_bench.profile import DropOptions, drop_of, mean_of_pairs
 from page_bench.prompt import Prompt
 from page_bench.record import trace_of
+from page_bench.summary import RunSummary
 from page_bench.trace import Trace, write_traces
 
 # What came of a sample; times differ from run to run, and D with the way it is taken.
@@ -73,7 +74,7 @@ def run_model(tmp_path_factory: pytest.TempPathFactory) -> RunModel:
         traces = []
         for prompt, outcome in zip(prompts, outcomes, strict=True):
             ids = outcome.answer.answer_ids
-            found = trace_of(facts, config, prompt, outcome, decided.threshold, str(ids))
+            found = trace_of(facts, config, prompt, outcome, decided.threshold, str(ids), False)
             right = float(score(ids) == 1)
             traces.append(
                 dataclasses.replace(found, score=score(ids), correct=right, correct_paper=right)
@@ -279,13 +280,21 @@ def test_the_midpoint_lies_between_its_two_tasks() -> None:
         find_decision(make_gate("page"), Tau("midpoint"), pairs[3:])
 
 
-def calibrated(folder: Path, **model: str) -> Path:
-    """A calibration of the model of `stored`, whose pilot has D of 0.0 and 0.2."""
+def calibrated(folder: Path, seen: Sequence[Pair] = (), chat: bool = True, **model: str) -> Path:
+    """A calibration of the model of `stored`, whose pilot has D of 0.0 and 0.2.
+
+    Args:
+        folder: for the file.
+        seen: inputs whose prompts are the pilot's probes and its own.
+        chat: whether a chat template was applied.
+        model: facts of another one.
+    """
     facts = {"name": "tiny", "dtype": "float32", "attn_implementation": "sdpa", **model}
-    inputs = (PilotInput("vt", 100 + i, 100, f"{i}", {"drop": i / 5}) for i in (0, 1))
+    hashes = [one.sample.prompt_sha256 for one in seen] or ["0", "1"]
+    inputs = [PilotInput("vt", 100 + i, 100, hashes[i], {"drop": i / 5}) for i in (0, 1)]
     calibration = Calibration(
         model=ModelFacts(fingerprint=Fingerprint("c", "w"), **facts),
-        settings=settings_of(window=32, top_k=32, compress="prompt"),
+        settings=settings_of(window=32, top_k=32, compress="prompt", chat=chat),
         protocols=(),
         tasks=("vt",),
         pilot=None,
@@ -318,7 +327,7 @@ def test_a_calibration_takes_the_place_of_the_pilot(tmp_path: Path) -> None:
     ],
 )
 def test_a_calibration_of_another_run_is_refused(
-    model: dict[str, str], gate: dict[str, object], difference: str, tmp_path: Path
+    model: dict[str, Any], gate: dict[str, object], difference: str, tmp_path: Path
 ) -> None:
     path = calibrated(tmp_path, **model)
     pairs = [pair("vt", i, 0.5, 1.0, 1.0) for i in range(3)]
@@ -328,6 +337,67 @@ def test_a_calibration_of_another_run_is_refused(
         make_gate("page", gate), Tau(calibration=path, mismatch="warn"), pairs
     )
     assert difference in warning
+
+
+def test_a_pilot_that_holds_the_test_inputs_is_told(tmp_path: Path) -> None:
+    pairs = [pair("vt", i, 0.5, 1.0, 1.0) for i in range(3)]
+    path = calibrated(tmp_path, pairs[:2])
+    _, (note,) = find_decision(make_gate("page"), Tau(calibration=path), pairs)
+    assert note == f"2 of these 3 inputs stand in the pilot of {path} as well: τ has seen them."
+    _, (note,) = find_decision(make_gate("static"), Tau(0.1, calibration=path), pairs)
+    assert "the means of tasks have seen them" in note
+    _, notes = find_decision(make_gate("page"), Tau(calibration=path), pairs[2:])
+    assert notes == []
+
+
+@pytest.mark.parametrize(("chat", "differs"), [(True, False), (False, True), (None, False)])
+def test_a_calibration_with_another_chat_template_is_refused(
+    chat: bool | None, differs: bool, tmp_path: Path
+) -> None:
+    pairs = [pair("vt", i, 0.5, 1.0, 1.0, chat_template=chat) for i in range(3)]
+    tau = Tau(calibration=calibrated(tmp_path, chat=True), mismatch="warn")
+    _, notes = find_decision(make_gate("page"), tau, pairs)
+    assert any("chat True in the file, False in this run" in note for note in notes) is differs
+
+
+@pytest.mark.parametrize(
+    ("gate", "tau", "source"),
+    [
+        ("page", Tau(), OWN_PILOT),
+        ("page", Tau("midpoint"), OWN_PILOT),
+        ("static", Tau(0.1), OWN_PILOT),
+        ("page", Tau(calibration=Path("tau.json")), "tau.json"),
+        ("page", Tau(0.1), None),
+        ("random", Tau(), None),
+    ],
+)
+def test_where_the_pilot_comes_from(gate: str, tau: Tau, source: str | None) -> None:
+    assert pilot_of(make_gate(gate), tau) == source
+
+
+def test_lengths_under_one_tau_are_told_as_in_a_run() -> None:
+    pairs = [
+        pair(f"page_ruler_{name}_vt", i, i / 9, 1.0, 1.0, prompt_tokens=length)
+        for name, length in (("4k", 4000), ("16k", 16000))
+        for i in range(3)
+    ]
+    _, (note,) = find_decision(make_gate("page"), Tau(), pairs)
+    assert note.startswith("one τ serves prompts of very different length: typically 4000 tokens")
+    assert find_decision(make_gate("page"), Tau(), pairs[:3])[1] == []
+    assert find_decision(make_gate("open"), Tau(), pairs)[1] == []
+
+
+def test_equal_values_that_open_together_are_told() -> None:
+    """A quarter was to open, but 26 of 30 inputs have the lowest D."""
+    pairs = [pair("vt", i, 0.5 if i < 26 else 0.6, 1.0, 1.0) for i in range(30)]
+    tau = Tau("quantile", open_rate=0.25)
+    found, (note,) = find_decision(make_gate("page"), tau, pairs)
+    assert "opens 1.00 of the pilot where open_rate=0.25 was asked for" in note
+    assert RunSummary(threshold=found.threshold).to_config()["pilot_open"] == 1.0
+    apart = [pair("vt", i, i / 30, 1.0, 1.0) for i in range(30)]
+    found, notes = find_decision(make_gate("page"), tau, apart)
+    assert notes == []  # 8 of 30 is the share of 0.25, rounded up to whole prompts
+    assert RunSummary(threshold=found.threshold).to_config()["pilot_open"] == 8 / 30
 
 
 def test_an_unknown_rule_is_refused() -> None:
@@ -349,11 +419,24 @@ def test_the_oracle_takes_the_better_answer_and_the_plain_one_if_equal() -> None
     pairs = [pair("vt", i, 0.1, plain, full) for i, (plain, full) in enumerate(ORACLE)]
     assert decide(pairs, Decision(make_gate("oracle"))) == [True, False, True, True]
     unscored = dataclasses.replace(pairs[0].plain, score=None)
-    with pytest.raises(UsageError, match="gate=oracle needs scores"):
+    with pytest.raises(UsageError, match="has no score; use --metric correct"):
         decide([Pair(pairs[0].sample, unscored, pairs[0].full)], Decision(make_gate("oracle")))
 
 
 ORACLE = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 0.0))
+
+
+def test_the_oracle_is_one_of_the_metric_asked_for() -> None:
+    """The plain answer scores more and yet is wrong, or the other way round."""
+    pairs = paired(
+        stored(doc_id=0, score=0.5, correct=0.0),
+        stored(doc_id=0, gate="closed", score=0.4, correct=1.0),
+        stored(doc_id=1, score=0.2, correct=1.0),
+        stored(doc_id=1, gate="closed", score=0.3, correct=0.0),
+    )
+    decided = Decision(make_gate("oracle"))
+    assert decide(pairs, decided, "score") == decide(pairs, decided) == [True, False]
+    assert decide(pairs, decided, "correct") == [False, True]
 
 
 def test_a_retry_keeps_the_full_answer_where_the_plain_one_is_in_distress() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +187,14 @@ def test_empty_classes_are_told(runs: str, capsys: pytest.CaptureFixture[str]) -
         (("--gate_args", "half"), "is not NAME=VALUE"),
         (("--tau", "zscor"), "tau=zscor does not exist"),
         (("--sweep", "--gate", "random"), "gate=random compares no input with τ"),
-        (("--figure", "x.png"), "--figure draws a sweep; add --sweep"),
+        (("--figure", "x.png"), "--figure is read by --sweep alone"),
+        (("--taus", "0.5"), "--taus is read by --sweep alone"),
+        (("--capacity_bound", "vt"), "--capacity_bound is read by --sweep or --ablate alone"),
+        (("--k_sweep", "--taus", "0.5"), "--taus is read by --sweep alone"),
+        (("--ablate", "bins", "--gate", "static"), "decides on none, so --gate has no use"),
+        (("--ablate", "bins", "--gate_args", "bins=half"), "so --gate_args has no use"),
+        (("--ablate", "bins", "--tau", "9"), "so --tau has no use"),
+        (("--ablate", "bins", "--calibration", "x.json"), "so --calibration has no use"),
         (("--gate", "entropy_norm"), "does not hold entropy_norm; run again with signals=all"),
         (("--ablate", "head_pairs"), "run again with signals=pairs"),
     ],
@@ -199,3 +208,158 @@ def test_one_figure_holds_one_arm(runs: str) -> None:
     write_traces(Path(runs) / "h2o" / "trace_1.jsonl", traces("open", evictor="h2o"))
     with pytest.raises(UsageError, match="the runs hold 2 arms"):
         run([runs, "--sweep", "--figure", "x.svg"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--draws", "0"),
+        ("--draws", "-1"),
+        ("--draws", "1", "--sweep"),
+        ("--seed", "-1"),
+        ("--pilot_size", "-5"),
+        ("--pilot_size", "1"),
+        ("--sweep", "--taus", "nan"),
+        ("--sweep", "--taus", "inf"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(
+    words: tuple[str, ...], runs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as error:
+        run([runs, *words])
+    assert error.value.code == 2
+    assert re.search(r": give a (whole|finite) number", capsys.readouterr().err)
+
+
+def test_what_is_pooled_over_budgets_is_without_the_budget_of_1(
+    runs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There plain and gated are one, which would halve Δ."""
+    whole = [
+        dataclasses.replace(trace, gate="open", gate_open=True, kept_all_because="budget keeps all")
+        for trace in traces("closed", budget=1.0)
+    ]
+    write_traces(Path(runs) / "whole" / "trace_1.jsonl", whole)
+    said = "snapkv: budget=1 evicts nothing, so what is pooled over budgets is without it"
+    (arm,) = loaded(capsys, runs, "--tau", "0.07")["arms"]
+    assert [result["budget"] for result in arm["results"]] == [0.25, 1.0, "all"]
+    *_, pooled = arm["results"][-1]["rows"]
+    assert (pooled["n"], pooled["delta"]["value"]) == (20, 0.5)
+    found = loaded(capsys, runs, "--tau", "0.07", "--sweep", "--taus", "0.07")
+    (point,) = found["sweeps"][0]["sweep"]["points"]
+    assert (point["open"]["n"], point["delta"]["value"]) == (20, 0.5)
+    assert any(note.startswith(said) for note in found["notes"])
+
+
+def test_budgets_of_different_inputs_under_one_tau_are_told(
+    runs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_traces(Path(runs) / "half" / "trace_1.jsonl", traces("open", budget=0.5)[:12])
+    said = "its budgets hold different inputs (20 at 0.25, 12 at 0.5) and share one τ"
+    assert said in printed(capsys, runs)
+    assert said not in printed(capsys, runs, "--tau", "0.07")
+
+
+def test_the_pilot_is_named(runs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    own = "these inputs: pilot = test inputs"
+    assert f"pilot from {own}" in printed(capsys, runs)
+    assert loaded(capsys, runs)["arms"][0]["pilot"] == own
+    assert loaded(capsys, runs, "--sweep")["sweeps"][0]["pilot"] == own
+    assert "test inputs" not in printed(capsys, runs, "--tau", "0.07")
+    assert loaded(capsys, runs, "--tau", "0.07")["arms"][0]["pilot"] is None
+
+
+def test_the_open_rate_of_the_pilot_stands_beside_the_one_asked_for(
+    runs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = printed(capsys, runs, "--tau", "quantile", "--open_rate", "0.33")
+    assert "opens 0.35 of it, asked 0.33" in shown
+
+
+def test_retry_and_page_are_compared_in_seconds(
+    runs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of the inputs are answered again, at the price of a prefill, 0.5 s, and an answer, 1 s.
+
+    The times are those of `stored`: 0.5 s each, and the gate's only where it reads something.
+    """
+    paths = [Path(runs) / name / "trace_1.jsonl" for name in ("plain", "full")]
+    for path, gate in zip(paths, ("open", "closed"), strict=True):
+        write_traces(
+            path,
+            [
+                dataclasses.replace(trace, mean_token_entropy=float(trace.doc_id))
+                for trace in traces(gate)
+            ],
+        )
+    costs = {}
+    for gate, words in (("page", ("--tau", "0.07")), ("retry", ("--gate_args", "limit=9.5"))):
+        (arm,) = loaded(capsys, runs, "--gate", gate, *words)["arms"]
+        *_, row = arm["results"][0]["rows"]
+        costs[gate] = row["seconds"]["value"], row["seconds"]["n"], row["open"]["value"]
+    assert costs == {"page": (2.0, 20, 0.5), "retry": (1.5 + 0.5 * 1.5, 20, 0.5)}
+    assert "  seconds  " in printed(capsys, runs, "--gate", "retry")
+
+
+def test_an_oracle_of_another_metric_than_a_run_s_is_told(
+    runs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "gate=oracle compares correct here and score in an actual run"
+    assert said in printed(capsys, runs, "--gate", "oracle")
+    assert said not in printed(capsys, runs, "--gate", "oracle", "--metric", "score")
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (
+            ("--gate", "task_oracle", "--gate_args", "closed=niah_multikey_3+vttt"),
+            "gate.closed",
+        ),
+        (("--ablate", "signals", "--capacity_bound", "niah_multikey_3+vttt"), "--capacity_bound"),
+        (("--sweep", "--capacity_bound", "niah_multikey_3+vttt"), "--capacity_bound"),
+    ],
+)
+def test_tasks_that_are_not_there_are_named(
+    words: tuple[str, ...], option: str, runs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = printed(capsys, runs, *words)
+    assert f"note: {option}=vttt is no task of these runs." in shown
+    assert f"{option}=niah_multikey_3 is no task" not in shown
+
+
+def test_a_sweep_with_named_tasks_has_the_paper_s_false_rates(
+    runs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--sweep", "--tau", "0.07", "--taus", "0.155", "--capacity_bound", "niah_multikey_3")
+    shown = printed(capsys, runs, *words)
+    assert "10 of tasks to stay closed, 10 of others" in shown
+    assert "closed tasks open" in shown
+    assert "classes here are by task." in shown
+    (sweep,) = loaded(capsys, runs, *words)["sweeps"]
+    points = {point["tau"]: point for point in sweep["sweep"]["points"]}
+    assert points[0.07]["capacity_open"]["value"] == points[0.07]["others_closed"]["value"] == 0
+    assert points[0.155]["others_closed"]["value"] == 0.5
+    assert sweep["capacity_bound"] == "niah_multikey_3"
+    (bare,) = loaded(capsys, runs, "--sweep", "--tau", "0.07")["sweeps"]
+    assert bare["sweep"]["points"][0]["capacity_open"] is None
+
+
+def test_the_ablation_of_signals_shows_kappa_and_what_the_bound_requires(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for gate in ("open", "closed"):
+        held = [
+            dataclasses.replace(trace, margin=[[3.0 + trace.doc_id / 10, 2.0]])
+            for trace in traces(gate)
+        ]
+        write_traces(tmp_path / gate / "trace_1.jsonl", held)
+    shown = printed(capsys, str(tmp_path), "--ablate", "signals")
+    assert "κ, margin-to-noise, n = 20, 1 layers of 2 heads: median 2.975 [" in shown
+    assert "says something from κ = 6.72 on," in shown
+    assert "a share 0.000 [0.000, 0.000] of layers and heads reaches" in shown
+    (row,) = (line for line in shown.splitlines() if line.startswith("κ (median)"))
+    assert row.split()[-2:] == ["1.000", "above"]
+    (found,) = loaded(capsys, str(tmp_path), "--ablate", "signals")["ablations"]
+    assert found["kappa"]["contrast"]["auc_harm"]["value"] == 1.0

@@ -115,14 +115,17 @@ def test_arms_differ_by_eviction_and_not_by_gate_or_outcome() -> None:
         one, gate="page", tau=0.1, drop=0.9, score=0.0, evictor_args={"b": 2, "a": 1}, doc_id=7
     )
     assert Arm.of(one) == Arm.of(same)
-    for change in ({"evictor": "h2o"}, {"budget": 0.5}, {"top_k": 8}, {"granularity": "head"}):
+    for change in (
+        *({"evictor": "h2o"}, {"budget": 0.5}, {"top_k": 8}, {"granularity": "head"}),
+        *({"protocol": "page"}, {"chat_template": True}, {"chat_template": False}),
+    ):
         assert Arm.of(dataclasses.replace(one, **change)) != Arm.of(one)
 
 
 def test_every_field_of_a_trace_has_its_place() -> None:
     """A new field has to be put into one of these sets, on purpose."""
     eviction = {f.name for f in dataclasses.fields(Arm)}
-    sample = {f.name for f in dataclasses.fields(Sample)} | {"protocol", "truncated_tokens"}
+    sample = {f.name for f in dataclasses.fields(Sample)} | {"truncated_tokens", "asked"}
     decision = {"gate", "gate_args", "tau_variant", "tau", "gate_open", "z"}
     assert not eviction & sample
     assert eviction | sample <= {f.name for f in dataclasses.fields(Trace)}
@@ -137,6 +140,7 @@ OUTCOMES = {
     *("kv_bytes_full", "kv_bytes_kept", "kv_bytes_allocated"),
     *("prefill_s", "gate_s", "evict_s", "decode_s", "decode_rows", "new_tokens", "answer"),
     *("score", "correct", "correct_paper", "mean_token_entropy", "repetition"),
+    *("log_likelihoods", "greedy"),
     "schema_version",
 }
 
@@ -146,3 +150,15 @@ def test_a_label_names_what_differs() -> None:
     assert small.label([small]) == "snapkv"
     assert small.label([small, large]) == "snapkv model=tiny"
     assert large.label([small, large]) == "snapkv model=big"
+
+
+def test_arms_whose_records_do_not_say_their_wording_can_be_sorted_and_are_named() -> None:
+    arms = sorted(
+        Arm.of(stored(protocol=protocol, chat_template=chat))
+        for protocol, chat in (("ruler", True), (None, False), ("page", None))
+    )
+    assert [arm.label(arms) for arm in arms] == [
+        "snapkv protocol=page chat_template=unsaid",
+        "snapkv protocol=ruler chat_template=true",
+        "snapkv protocol=unsaid chat_template=false",
+    ]

@@ -111,7 +111,7 @@ def test_a_full_cache_goes_on_like_the_model_without_one(model_type: str, length
     # A question of several tokens, then one token at a time.
     parts = [length, *range(length + 7, length + 20)]
     for start, end in zip(parts, [*parts[1:], length + 20], strict=True):
-        logits = forward(model, ids[:, start:end], cache, torch.arange(start, end)[None])
+        logits = forward(model, ids[:, start:end], cache, torch.arange(start, end)[None])[:, -1]
         torch.testing.assert_close(logits[0], expected[end - 1], atol=1e-4, rtol=1e-4)
 
 
@@ -132,7 +132,7 @@ def test_eviction_leaves_sliding_layers_alone(model_type: str, length: int) -> N
     model.set_attn_implementation("page_sdpa")
     for step in range(7):
         at = length - 1 + step
-        logits = forward(model, ids[:, at : at + 1], cache, torch.tensor([[at]]))
+        logits = forward(model, ids[:, at : at + 1], cache, torch.tensor([[at]]))[:, -1]
         torch.testing.assert_close(logits[0], expected[step], atol=1e-4, rtol=1e-4)
         if step == 0:
             windows = layer_windows(model.config.get_text_config())

@@ -83,9 +83,28 @@ def test_ls_prints_the_same_for_people(run: Run, path: Path) -> None:
     assert "2 prompts, 2 prefills, 8 answers" in lines
     assert "page_vt 2" in lines
     assert "full 2" in lines
-    assert any(line.startswith("snapkv, shared 0.25 3 ") for line in lines)
-    assert any(line.startswith("adakv(snapkv), head, sum 0.25 2 ") for line in lines)
+    assert any(line.startswith("snapkv, shared 0.25 4 32 32 3 ") for line in lines)
+    assert any(line.startswith("adakv(snapkv), head, sum 0.25 4 32 32 2 ") for line in lines)
     assert max(len(line) for line in out.splitlines() if "options" not in line) < 250
+
+
+def test_ls_tells_arms_of_other_windows_and_protected_positions_apart(run: Run, path: Path) -> None:
+    changes: tuple[dict[str, Any], ...]
+    changes = ({}, {"n_sink": 8}, {"recent": 16}, {"window": 16, "recent": 32})
+    with RunStore(path) as store:
+        store.put(None, [answer(0, replace(ARM, **change)) for change in changes])
+    lines = [" ".join(line.split()) for line in run("ls", path)[1].splitlines()]
+    shown = [line.split()[2:7] for line in lines if line.startswith("snapkv, shared 0.25")]
+    assert shown == [
+        ["0.25", "4", "16", "32", "1"],
+        ["0.25", "4", "32", "16", "1"],
+        ["0.25", "4", "32", "32", "3"],
+        ["0.25", "8", "32", "32", "1"],
+    ]
+    arms = json.loads(run("ls", path, "--json")[1])["arms"]
+    found = [(a["n_sink"], a["recent"], a["window"]) for a in arms if a["evictor"] == "full"]
+    assert found == [(None, None, None)]
+    assert (8, 32, 32) in [(a["n_sink"], a["recent"], a["window"]) for a in arms]
 
 
 def test_ls_shows_one_model_under_its_two_names(run: Run, path: Path) -> None:
@@ -118,7 +137,7 @@ def test_verify_passes_what_is_sound(run: Run, path: Path, monkeypatch: pytest.M
         ("UPDATE records SET kind = 'x' WHERE id = 1", "its kind x does not exist"),
         (f"UPDATE records SET digest = '{'0' * 64}' WHERE id = 1", "not the one it was stored"),
         ("DELETE FROM record_parts WHERE record = 1 AND part = 1", "not the one it was stored"),
-        ("UPDATE parts SET json = '2' WHERE name = 'numerics'", "part numerics"),
+        ("UPDATE parts SET json = '0' WHERE name = 'numerics'", "part numerics"),
     ],
 )
 def test_verify_names_what_is_damaged(run: Run, path: Path, change: str, fault: str) -> None:
@@ -199,6 +218,27 @@ def test_merge_leaves_damaged_records_out(run: Run, path: Path, tmp_path: Path) 
     assert "11 records added, 0 were there already, 0 in conflict, 1 damaged" in out
     assert "left out: seen" in out
     assert run("verify", tmp_path / "mended")[0] == 0
+
+
+@pytest.mark.parametrize("value", ["{", '{"answer_ids": [77]}'])
+def test_merge_into_a_damaged_store_names_its_damaged_records(
+    run: Run, path: Path, tmp_path: Path, value: str
+) -> None:
+    digest = answer(0, ARM)[0].digest
+    with RunStore(tmp_path / "sound") as store:
+        store.put(None, [answer(0, ARM), answer(8)])
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE records SET value = ? WHERE digest = ?", (value, digest))
+    connection.commit()
+    connection.close()
+    status, out, err = run("merge", path, tmp_path / "sound")
+    assert (status, err) == (1, "")
+    assert "1 records added, 0 were there already, 1 in conflict, 0 damaged" in out
+    assert f"kept as it was: answer {digest[:12]} is damaged here" in out
+    # What it advises.
+    run("merge", tmp_path / "new", path, tmp_path / "sound")
+    assert run("verify", tmp_path / "new")[0] == 0
+    assert digests(tmp_path / "new") == digests(path)
 
 
 def test_merge_refuses_what_is_no_other_store(run: Run, path: Path, tmp_path: Path) -> None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from retention_checkpoint import random_gates, write_checkpoint
-from store_examples import ARM, MODEL, prompt
+from store_examples import ARM, MODEL, differs, prompt
 from tiny_models import tiny_model, tiny_tokenizer
 
 from page_bench import prompt_pass
@@ -23,7 +18,7 @@ from page_bench.decode import AnswerRequest
 from page_bench.errors import UsageError
 from page_bench.store import keys as store_keys
 from page_bench.store.checksums import tensor_checksum, tokenizer_checksum, weights_checksum
-from page_bench.store.key import Key, canonical_json
+from page_bench.store.key import canonical_json
 from page_bench.store.keys import StoredModel, answer_key, seen_key
 
 SAMPLED = AnswerRequest(8, ("</s>",), {"do_sample": True, "temperature": 0.7})
@@ -79,10 +74,6 @@ DECIDING_LATER: dict[str, Any] = {
     "store": "other.sqlite",
     "doc_ids": {"page_vt": [3]},
 }
-
-
-def differs(changed: Key, base: Key) -> bool:
-    return changed.digest != base.digest
 
 
 @pytest.mark.parametrize("name", OF_MODEL)
@@ -227,94 +218,6 @@ def test_equal_values_have_one_text() -> None:
     assert canonical_json(True) != canonical_json(1)
     assert canonical_json(0.1) != canonical_json(0.1 + 2**-56)
     assert canonical_json(None) != canonical_json(float("nan"))
-
-
-EVICTOR = """
-from dataclasses import dataclass
-from typing import ClassVar
-from page_bench.evictors.base import Evictor
-{imports}
-
-@dataclass(frozen=True)
-class Mine(Evictor):
-    name: ClassVar[str] = "mine"
-    table: str = ""
-
-    def score(self, layer, n_keep=None):
-        return {score}
-"""
-
-
-def write_evictor(path: Path, score: str, imports: str = "") -> str:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(EVICTOR.format(score=score, imports=imports))
-    return f"{path}:Mine"
-
-
-def test_an_evictor_in_a_file_is_its_code(tmp_path: Path) -> None:
-    one = write_evictor(tmp_path / "a" / "mine.py", "layer.keys.norm(dim=-1)")
-    same = write_evictor(tmp_path / "b" / "mine.py", "layer.keys.norm(dim=-1)")
-    other = write_evictor(tmp_path / "c" / "mine.py", "-layer.keys.norm(dim=-1)")
-    keys = [answer_key(MODEL, prompt(), replace(ARM, evictor=title)) for title in (one, same)]
-    assert keys[0] == keys[1]
-    assert differs(answer_key(MODEL, prompt(), replace(ARM, evictor=other)), keys[0])
-
-
-def test_code_that_is_edited_while_it_runs_is_not_taken_for_what_runs(tmp_path: Path) -> None:
-    arm = replace(ARM, evictor=write_evictor(tmp_path / "mine.py", "layer.keys.norm(dim=-1)"))
-    before = answer_key(MODEL, prompt(), arm)
-    write_evictor(tmp_path / "mine.py", "-layer.keys.norm(dim=-1)")
-    assert answer_key(MODEL, prompt(), arm) == before
-
-
-@pytest.fixture
-def _own_modules() -> Iterator[None]:
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name.partition(".")[0] == "their_evictors":
-            del sys.modules[name]
-
-
-@pytest.mark.usefixtures("_own_modules")
-def test_an_installed_evictor_is_all_modules_of_its_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = []
-    for folder, factor in (("a", 1), ("b", 1), ("c", 2)):
-        package = tmp_path / folder / "their_evictors"
-        package.mkdir(parents=True)
-        (package / "__init__.py").touch()
-        (package / "helper.py").write_text(f"FACTOR = {factor}\n")
-        write_evictor(package / "mine.py", "FACTOR * layer", "from .helper import FACTOR")
-        with monkeypatch.context() as patch:
-            patch.syspath_prepend(tmp_path / folder)
-            for name in ("their_evictors", "their_evictors.helper", "their_evictors.mine"):
-                sys.modules.pop(name, None)
-            cls = importlib.import_module("their_evictors.mine").Mine
-            patch.setattr(PageConfig, "make_evictor", lambda _, cls=cls: cls())
-            keys.append(answer_key(MODEL, prompt(), ARM))
-    assert keys[0] == keys[1]
-    assert differs(keys[2], keys[0])
-
-
-def test_a_file_that_an_option_names_is_its_content(tmp_path: Path) -> None:
-    title = write_evictor(tmp_path / "mine.py", "layer.keys.norm(dim=-1)")
-    table = tmp_path / "table.json"
-    arm = replace(ARM, evictor=title, evictor_args={"table": str(table)})
-    table.write_text("[1]")
-    before = answer_key(MODEL, prompt(), arm)
-    table.write_text("[2, 3]")
-    assert differs(answer_key(MODEL, prompt(), arm), before)
-
-
-def test_gates_trained_anew_under_the_same_name_are_others(tmp_path: Path) -> None:
-    arm = replace(ARM, evictor="trimkv", evictor_args={"checkpoint": str(tmp_path)})
-    keys = []
-    for seed in (0, 1, 0):
-        write_checkpoint(tmp_path, random_gates("rg", 2, 16, 2, seed=seed))
-        keys.append(answer_key(MODEL, prompt(), arm).digest)
-    assert keys[0] == keys[2] != keys[1]
 
 
 def facts(model: Any, tokenizer: Any = None) -> StoredModel:

@@ -6,7 +6,9 @@ import errno
 import json
 import logging
 import math
+import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,17 +22,21 @@ from lm_eval._cli.harness import HarnessCLI
 from lm_eval.tasks import TaskManager
 from torch.utils import collect_env
 
-from page_bench import engine, plugin
+from page_bench import engine, plugin, run_record
+from page_bench.calibration.file import Calibration, ModelFacts, PilotInput
+from page_bench.calibration.fingerprint import Fingerprint
 from page_bench.errors import UsageError
 from page_bench.harness import TASKS_FOLDER, complete_call
 from page_bench.lm import PageLM
 from page_bench.prompt_pass import PromptPass
+from page_bench.sweep import basis
 from page_bench.sweep import command as sweep_command
 from page_bench.sweep import runner as sweep
 from page_bench.sweep.arms import Arm, arms_of
 from page_bench.sweep.file import read_sweep
 from page_bench.sweep.output import MARKER, is_finished, write_results
-from page_bench.sweep.tasks import SharedTasks
+from page_bench.sweep.plan import GroupPlan, plan_sweep
+from page_bench.sweep.tasks import SharedTasks, tracker_of
 
 TASK = "page_quickstart"
 PROMPTS = 6
@@ -285,9 +291,9 @@ def test_the_plan_counts_what_a_run_then_takes(
         patch.setattr(PageLM, "create_from_arg_obj", forbidden)
         assert run(file, out, "--plan") == 0
         table = capsys.readouterr().out
-        (first, second) = sweep.plan_sweep(arms_of(read_sweep(file), out))
+        (first, second) = plan_sweep(arms_of(read_sweep(file), out))
     assert not out.exists()
-    assert first == second == sweep.GroupPlan(6, 0, PROMPTS, evictions=2, full=True, gated=2)
+    assert first == second == GroupPlan(6, 0, PROMPTS, evictions=2, full=True, gated=2)
     assert (first.decodes, first.look_ups) == (18, 12)
     assert table.splitlines()[3].split() == ["all", "12", "0", "12", "36", "24"]
 
@@ -296,7 +302,7 @@ def test_the_plan_counts_what_a_run_then_takes(
     assert run(file, out) == 0
     # The full cache answers alike whatever the window, so the second group finds that stored.
     assert (counting.prefills, counting.answers) == (12, 36 - PROMPTS)
-    (done, _) = sweep.plan_sweep(arms_of(read_sweep(file), out))
+    (done, _) = plan_sweep(arms_of(read_sweep(file), out))
     assert (done.finished, done.prompts, done.decodes) == (6, 0, 0)
 
 
@@ -403,3 +409,231 @@ def test_the_same_warning_of_many_arms_is_shown_once(
     few = [r.getMessage() for r in caplog.records if "measured on 6 prompts" in r.getMessage()]
     assert len(few) == 1
     assert few[0].startswith("budget=0.25,evictor=snapkv,gate=page-")
+
+
+def with_folder(file: Path, folder: Path) -> Path:
+    """A sweep file whose command names an output folder."""
+    file.write_text(file.read_text().replace("unused", str(folder)))
+    return file
+
+
+def test_files_with_folders_of_their_own_have_one_prefill_and_all_their_arms(
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    budgets = sweep_file(
+        tmp_path / "budgets.yaml", model, budget={"values": [0.25, 0.5]}, gate={"value": "open"}
+    )
+    gates = sweep_file(
+        tmp_path / "gates.yaml", model, budget={"value": 0.5}, gate={"values": ["open", "page"]}
+    )
+    monkeypatch.setattr(engine, "PromptPass", counting := Counting(PromptPass))
+    words = [str(with_folder(file, tmp_path / file.stem)) for file in (budgets, gates)]
+    assert sweep_command.run(words) == 0
+    # Two evictions and the full cache; the arm that both files name is computed once.
+    assert (counting.prefills, counting.answers) == (PROMPTS, 3 * PROMPTS)
+    stores = sorted(tmp_path.rglob("store.sqlite"))
+    assert stores == [tmp_path / "budgets" / "store.sqlite"]
+    assert f"one run store for all files: {stores[0]}" in capsys.readouterr().err
+    arms = [arms_of(read_sweep(file), None) for file in (budgets, gates)]
+    assert all(is_finished(arm) for group in arms for arm in group)
+    (shared,) = {arm.digest for arm in arms[0]} & {arm.digest for arm in arms[1]}
+    first, second = (contents(a.folder) for group in arms for a in group if a.digest == shared)
+    assert first == second
+
+    # A folder for all would count an arm twice that stood there under two names.
+    monkeypatch.setattr(engine, "PromptPass", Counting(PromptPass))
+    assert sweep_command.run([*words, "--output_path", str(tmp_path / "one"), "--plan"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2].split()[:2] == ["all", "3"]
+
+
+EVICTOR = """
+from dataclasses import dataclass
+from typing import ClassVar
+from page_bench.evictors.base import Evictor
+
+@dataclass(frozen=True)
+class Mine(Evictor):
+    name: ClassVar[str] = "mine"
+
+    def score(self, layer, n_keep=None):
+        return layer.keys.float().norm(dim=-1)
+"""
+
+
+def test_an_arm_of_an_evictor_that_was_edited_is_run_anew(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evictor = tmp_path / "mine.py"
+    file = sweep_file(
+        tmp_path / "sweep.yaml",
+        model,
+        evictor={"values": [f"{evictor}:Mine", "snapkv"]},
+        gate={"value": "open"},
+        budget={"value": 0.3},
+    )
+
+    def answers(out: Path) -> list[list[str]]:
+        sys.modules.pop(f"page_bench_evictor_file:{evictor.resolve()}", None)  # a new process
+        assert run(file, out) == 0
+        arms = [contents(arm.folder) for arm in arms_of(read_sweep(file), out)]
+        return [[row["answer"] for row in of(arm, "trace")] for arm in arms]
+
+    evictor.write_text(EVICTOR)
+    before = answers(tmp_path / "out")
+    assert answers(tmp_path / "out") == before
+    assert "2 of 2 arms are finished" in capsys.readouterr().err
+
+    evictor.write_text(EVICTOR.replace("return ", "return -"))
+    after = answers(tmp_path / "out")
+    told = capsys.readouterr().err
+    assert "1 finished arms are run anew, for they were run with another evictor" in told
+    assert "1 of 2 arms are finished; 1 are left" in told
+    assert after[0] != before[0]
+    assert after[1] == before[1]
+    assert after == answers(tmp_path / "afresh")
+
+
+def of(written: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """The rows of an arm's one file of a kind."""
+    (rows,) = (rows for name, rows in written.items() if name.endswith(f"/{kind}"))
+    found: list[dict[str, Any]] = rows
+    return found
+
+
+def test_what_results_rest_on_is_told_apart(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = shutil.copytree(model, tmp_path / "model")
+    file = tmp_path / "tau.json"
+    file.write_text("{}")
+    sweep_yaml = sweep_file(
+        tmp_path / "sweep.yaml", str(own), calibration={"value": str(file)}, tau={"value": "zscore"}
+    )
+    (arm,) = arms_of(read_sweep(sweep_yaml), tmp_path / "out")
+    then = basis.basis_of(arm)
+    assert basis.changes(then, basis.basis_of(arm)) == []
+    assert basis.changes(None, then) == ["calibration", "evictor", "model", "numerics"]
+    assert basis.changes(json.loads(json.dumps(then)), then) == []
+
+    file.write_text("{ }")
+    assert basis.changes(then, basis.basis_of(arm)) == ["calibration"]
+    file.unlink()
+    assert basis.changes(then, basis.basis_of(arm)) == ["calibration"]
+    file.write_text("{}")
+    weights = next(own.glob("*.safetensors"))
+    time = weights.stat().st_mtime_ns
+    os.utime(weights, ns=(time, time + 10**9))
+    assert basis.changes(then, basis.basis_of(arm)) == ["model"]
+    os.utime(weights, ns=(time, time))
+    (own / "results.sqlite").touch()  # what a sweep writes there is no part of the model
+    monkeypatch.setattr(basis, "NUMERICS_VERSION", -1)
+    assert basis.changes(then, basis.basis_of(arm)) == ["numerics"]
+
+
+def calibration_of_another_model(path: Path) -> Path:
+    inputs = [PilotInput(f"{TASK}_needle_word", i, 100, str(i), {"drop": 0.1 * i}) for i in (1, 2)]
+    Calibration(
+        model=ModelFacts("another", Fingerprint("a", "b"), "float32", "sdpa"),
+        settings={},
+        protocols=(),
+        tasks=(inputs[0].task,),
+        pilot=None,
+        pilot_kind="held-out",
+        test_limit=100,
+        seed=0,
+        inputs=tuple(inputs),
+    ).save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("calibration", "missing", r"calibration=.*missing\.json.*cannot be read"),
+        ("calibration", "other", r"calibration=.*other\.json.*belongs to another run: model"),
+        ("gate", "page", r"gate=page.*at least 2 prompts, but this run has 1"),
+        ("gate", "static", r"gate=static has no pilot prompt of page_quickstart_repeated_fact"),
+    ],
+)
+def test_an_arm_that_cannot_decide_ends_the_sweep_before_it_begins(
+    name: str,
+    content: str,
+    message: str,
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calibration_of_another_model(tmp_path / "other.json")
+    is_file = name == "calibration"
+    values = ["none", str(tmp_path / f"{content}.json")] if is_file else ["open", content]
+    file = sweep_file(
+        tmp_path / "sweep.yaml",
+        model,
+        tau={"value": "quantile" if is_file else "zscore"},
+        **{name: {"values": values}},
+        **({"pilot_size": {"value": 2}} if content == "static" else {}),
+    )
+    words = ["--limit", "1"]
+    if content == "page":
+        file.write_text(file.read_text().replace(TASK, f"{TASK}_needle_word"))
+    monkeypatch.setattr(engine, "PromptPass", forbidden)
+    if content == "missing":
+        monkeypatch.setattr(PageLM, "create_from_arg_obj", forbidden)
+    with pytest.raises(UsageError, match=message):
+        run(file, tmp_path / "out", *words)
+
+
+def test_results_are_pushed_with_the_token_that_lm_eval_takes(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushing = ("--hf_hub_log_args", "push_results_to_hub=True,hub_results_org=some")
+    file = sweep_file(tmp_path / "sweep.yaml", model, *pushing, budget={"value": 0.5})
+    monkeypatch.setenv("HF_TOKEN", "hf_of_nobody")
+    (arm,) = arms_of(read_sweep(file), tmp_path / "out")
+    tracker = tracker_of(arm)
+    assert (tracker.api.token, tracker.output_path) == ("hf_of_nobody", str(arm.folder))
+
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(PageLM, "create_from_arg_obj", forbidden)
+    with pytest.raises(UsageError, match="hf_hub_log_args: Hugging Face token is not defined"):
+        run(file, tmp_path / "out")
+
+
+def test_the_plan_counts_all_of_a_task_that_samples_do_not_name(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = json.dumps({f"{TASK}_needle_word": [0, 3]})
+    file = sweep_file(tmp_path / "sweep.yaml", model, "--samples", samples, budget={"value": 0.5})
+    content = yaml.safe_load(file.read_text())
+    at = content["command"].index("--limit")
+    del content["command"][at : at + 2]
+    content["command"][content["command"].index(TASK)] = f"{TASK}_needle_word,{TASK}_repeated_fact"
+    file.write_text(yaml.safe_dump(content))
+    (arm,) = arms_of(read_sweep(file), tmp_path / "out")
+    (planned,) = plan_sweep([arm])
+    monkeypatch.setattr(engine, "PromptPass", counting := Counting(PromptPass))
+    assert run(file, tmp_path / "out") == 0
+    assert planned.prompts == counting.prefills > 2
+
+
+def test_an_arm_without_its_trace_is_not_finished(
+    swept: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, whole = swept
+    out = copied(whole, tmp_path / "out")
+    arms = arms_of(read_sweep(file), out)
+    shutil.rmtree(arms[0].folder)
+
+    def full(path: Path, traces: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_record, "write_traces", full)
+        with pytest.raises(UsageError, match=rf"{arms[0].name}.*trace.*No space left on device"):
+            run(file, out)
+    assert [is_finished(arm) for arm in arms] == [False] + [True] * 7
+    assert run(file, out) == 0
+    assert contents(arms[0].folder) == contents(whole / arms[0].name)

@@ -257,6 +257,11 @@ def test_mistakes_in_the_words_name_file_and_arm(tmp_path: Path) -> None:
         arms(["--limt", "3"])
     with pytest.raises(UsageError, match=r"--samples is not None"):
         arms(["--samples", '{"page_quickstart": [0]}', "--limit", "2"])
+    for limit in ("0", "-1", "nan", "inf"):
+        with pytest.raises(UsageError, match=r"budget=0\.5.*--limit .* whole number from 1 on"):
+            arms([f"--limit={limit}"])
+    with pytest.raises(UsageError, match=r"--limit 0 "):
+        arms_of(written(tmp_path, parameters={"budget": {"value": 0.5}}), tmp_path, limit=0.0)
     with pytest.raises(UsageError, match=r"did you mean snapkv"):
         arms([], evictor={"value": "snapvk"})
     with pytest.raises(UsageError, match="--model hf"):

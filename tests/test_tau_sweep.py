@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from stored_traces import pair
 
+from page_bench.analysis.notes import plateau_notes
 from page_bench.analysis.outcomes import summarise
 from page_bench.analysis.tau_sweep import draw, figure_path, grid, sweep
 from page_bench.errors import UsageError
@@ -127,3 +128,57 @@ def test_a_figure_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         figure_path(str(tmp_path / "sweep.pdf"))
     with pytest.raises(UsageError, match="there is no folder"):
         figure_path(str(tmp_path / "none" / "sweep.png"))
+
+
+# As in the paper's Figure 6, where the class of an input is its task's.
+BY_TASK = [
+    ("niah_multikey_3", 0.1),
+    ("niah_multikey_3", 0.6),
+    ("vt", 0.5),
+    ("vt", 0.7),
+    ("fwe", 0.05),
+]
+
+
+def test_false_rates_by_task() -> None:
+    """All answers are right, so by outcome there are no false positives at all."""
+    pairs = [pair(task, i, drop, 1.0, 1.0) for i, (task, drop) in enumerate(BY_TASK)]
+    values = [drop for _, drop in BY_TASK]
+    capacity = [task == "niah_multikey_3" for task, _ in BY_TASK]
+    found = sweep(pairs, values, tau=0.3, taus=[0.0, 0.3, 0.65], is_capacity=capacity)
+    opened = [point.capacity_open for point in found.points]
+    closed = [point.others_closed for point in found.points]
+    assert [rate and rate.value for rate in opened] == [1.0, 0.5, 0.0]
+    assert [rate and rate.value for rate in closed] == pytest.approx([0.0, 1 / 3, 2 / 3])
+    assert [rate and rate.n for rate in (opened[0], closed[0])] == [2, 3]
+    assert all(point.by_task for point in found.points)
+    assert [point.false_negative.value for point in found.points] == pytest.approx([0, 0.4, 0.8])
+
+
+def test_the_paper_s_plateau_goes_by_task_where_tasks_are_named() -> None:
+    pairs = [pair("vt" if i >= 20 else "mk3", i, i / 40, 1.0, 1.0) for i in range(40)]
+    values = [i / 40 for i in range(40)]
+    found = sweep(pairs, values, tau=0.49, is_capacity=[i < 20 for i in range(40)])
+    assert found.around is not None
+    inside = [p for p in found.points if found.around[0] <= p.tau <= found.around[1]]
+    # Two of twenty on either side.
+    assert sorted({round(p.open.value * 40) for p in inside}) == [18, 19, 20, 21, 22]
+    assert sweep(pairs, values, tau=0.49).around is None  # no input can be a false positive
+
+
+def test_without_harmed_inputs_no_plateau_is_claimed() -> None:
+    """A false-positive rate of no inputs is not 0."""
+    pairs = [pair("vt", i, i / 40, 1.0, 1.0) for i in range(40)]
+    found = sweep(pairs, [i / 40 for i in range(40)], tau=0.0)
+    assert math.isnan(found.points[0].false_positive.value)
+    assert found.points[0].false_negative.value == 0
+    assert found.around is None
+    (*_, note) = plateau_notes(found)
+    assert note.startswith("no input can be a false positive, so nothing can be said of")
+
+
+def test_the_figure_shows_the_rates_by_task(tmp_path: Path) -> None:
+    path = figure_path(str(tmp_path / "sweep.svg"))
+    draw(sweep(PAIRS, DROPS, tau=0.3, is_capacity=[True, True, False, False, False]), path, "x")
+    for words in ("capacity-bound tasks open", "other tasks closed"):
+        assert words in path.read_text()

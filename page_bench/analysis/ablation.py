@@ -104,6 +104,10 @@ class Ablation:
         capacity_bound: names or patterns of the tasks that are to stay closed, as in
             `gate=task_oracle`.
         metric, draws, seed: as in `outcomes.summarise`.
+
+    Attributes:
+        pairs: as given.
+        bootstrap: resamples of their inputs.
     """
 
     def __init__(
@@ -116,7 +120,7 @@ class Ablation:
     ) -> None:
         self.pairs = pairs
         self._columns = Outcomes.of(pairs, metric)
-        self._bootstrap = self._columns.bootstrap(draws, seed)
+        self.bootstrap = self._columns.bootstrap(draws, seed)
         self._draws, self._seed = draws, seed
         tasks = [pair.sample.task for pair in pairs]
         self._tasks = np.array(tasks, dtype=np.str_)
@@ -269,7 +273,7 @@ class Ablation:
     def _auc(self, values: NDArray[Any], is_low: NDArray[Any]) -> Estimate:
         if np.isnan(values).any():
             return Estimate(np.nan, np.nan, np.nan, len(values), "bootstrap")
-        return self._bootstrap.auc(values, is_low)
+        return self.bootstrap.auc(values, is_low)
 
     def _by_input(self, values: NDArray[Any], among: NDArray[Any]) -> NDArray[np.float64]:
         """Mean per input, where one has several records."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from page_bench.analysis.intervals import DRAWS, SEED
 from page_bench.analysis.outcomes import METRICS
 from page_bench.analysis.regate import Tau
+from page_bench.argument_types import whole_number
 from page_bench.calibration.match import POLICIES
 from page_bench.errors import UsageError
 from page_bench.gating.gates import GATES
 from page_bench.gating.rules import CAPACITY_BOUND, MIDPOINT_SIZE, OPEN_RATE, THETA_Z
 
 ABLATIONS = ("bins", "layers", "head_pairs", "signals")
+LEAST_DRAWS = 100
+"""Below this, percentiles of 95 % are the ends of what was drawn, or nearly."""
 
 _EPILOG = """\
 Runs hold a plain record (gate=open) and a full one (gate=closed) of each input; a gated run's
@@ -21,8 +25,39 @@ records serve as what its gate made of them. One full run serves all evictors an
 
   page-bench regate results --gate page --tau 0.07
   page-bench regate results --sweep --figure sweep.svg
+  page-bench regate results --sweep --capacity_bound niah_multikey_3
   page-bench regate results --gate random --gate_args rate=0.7
   page-bench regate results --ablate signals"""
+
+
+_DECIDING = ("gate", "gate_args", "tau", "theta_z", "open_rate", "pilot_size", "calibration")
+_READ_BY = {
+    "taus": ("sweep",),
+    "figure": ("sweep",),
+    "capacity_bound": ("sweep", "ablate"),
+    **dict.fromkeys(_DECIDING, ("sweep", "k_sweep", "regate")),
+}
+"""Which way of running reads an argument, where not all do; `regate` is the one without a name."""
+
+
+def check_mode(args: argparse.Namespace) -> None:
+    """Refuse arguments that would not be read.
+
+    Raises:
+        UsageError: there is one.
+    """
+    mode = next((m for m in ("sweep", "k_sweep", "ablate") if getattr(args, m)), "regate")
+    defaults = parser()
+    for name, readers in _READ_BY.items():
+        if mode in readers or getattr(args, name) == defaults.get_default(name):
+            continue
+        if name in _DECIDING:
+            raise UsageError(
+                f"--ablate looks at all inputs and decides on none, so --{name} has no use; leave "
+                f"one of them out."
+            )
+        wanted = " or ".join(f"--{reader}" for reader in readers)
+        raise UsageError(f"--{name} is read by {wanted} alone; add that, or leave it out.")
 
 
 def tau_of(args: argparse.Namespace) -> Tau:
@@ -65,6 +100,16 @@ def _tau_value(text: str) -> float | str:
     return float(value) if isinstance(value, int | float) else text
 
 
+def _finite(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text}: give a finite number")
+    return value
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="page-bench regate",
@@ -85,7 +130,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--theta_z", type=float, default=THETA_Z, help="θ_z of zscore (default %(default)s)")
     add("--open_rate", type=float, default=OPEN_RATE, help="of quantile (default %(default)s)")
-    add("--pilot_size", type=int, default=100, help="inputs to measure τ on (default 100)")
+    add(
+        "--pilot_size",
+        type=whole_number(2),
+        default=100,
+        help="inputs to measure τ on (default 100)",
+    )
     add("--calibration", metavar="FILE", help="pilot written by page-bench calibrate")
     add("--calibration_mismatch", choices=POLICIES, default="error")
     add("--metric", choices=METRICS, default="correct", help="what Δ and harm are taken from")
@@ -93,15 +143,20 @@ def parser() -> argparse.ArgumentParser:
     mode.add_argument("--sweep", action="store_true", help="every τ, with the plateau")
     mode.add_argument("--k_sweep", action="store_true", help="runs of different top_k at one τ")
     mode.add_argument("--ablate", choices=ABLATIONS, help="what D, or each signal, carries")
-    add("--taus", type=float, nargs="+", default=[], help="τ to sweep (default: all that differ)")
+    add("--taus", type=_finite, nargs="+", default=[], help="τ to sweep (default: all that differ)")
     add("--figure", metavar="FILE", help="draw the sweep, as .png or .svg")
     add(
         "--capacity_bound",
-        default=CAPACITY_BOUND,
         metavar="TASKS",
-        help="tasks that are to stay closed, for --ablate; separated by + (default %(default)s)",
+        help="tasks that are to stay closed, separated by +; for --ablate (default "
+        f"{CAPACITY_BOUND}) and, where given, for false rates by task in --sweep",
     )
-    add("--draws", type=int, default=DRAWS, help="of the bootstrap (default %(default)s)")
-    add("--seed", type=int, default=SEED, help="of the bootstrap (default %(default)s)")
+    add(
+        "--draws",
+        type=whole_number(LEAST_DRAWS),
+        default=DRAWS,
+        help="of the bootstrap (default %(default)s)",
+    )
+    add("--seed", type=whole_number(0), default=SEED, help="of the bootstrap (default %(default)s)")
     add("--json", action="store_true", help="print one JSON object")
     return made

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from page_bench.analysis import notes as say
 from page_bench.analysis import report, tau_sweep
 from page_bench.analysis.ablation import Ablation
-from page_bench.analysis.arguments import gate_options, parser, tau_of
+from page_bench.analysis.arguments import check_mode, gate_options, parser, tau_of
+from page_bench.analysis.kappa import Margins, margins
 from page_bench.analysis.outcomes import Row, summarise
-from page_bench.analysis.pairs import Family, families, pair_runs
-from page_bench.analysis.regate import decide, find_decision
+from page_bench.analysis.pairs import Family, Pair, families, pair_runs
+from page_bench.analysis.regate import decide, find_decision, is_task, pilot_of
 from page_bench.analysis.runs import Arm, read_runs
 from page_bench.analysis.stored_signals import signal_of
+from page_bench.decision import Decision
 from page_bench.errors import UsageError
 from page_bench.gating.gate import Gate
 from page_bench.gating.gates import GATES, make_gate
+from page_bench.gating.rules import CAPACITY_BOUND
 from page_bench.gating.signal_gates import ThresholdGate
 from page_bench.gating.threshold import Threshold
 
@@ -36,16 +40,27 @@ class Decided:
     threshold: Threshold | None
     takes_plain: dict[float, list[bool]]
 
+    def pooled(self, budgets: Iterable[float]) -> tuple[list[Pair], list[bool]]:
+        """The pairs of some budgets together, and the decisions on them."""
+        pairs: list[Pair] = []
+        taken: list[bool] = []
+        for budget in budgets:
+            pairs += self.family.budgets[budget]
+            taken += self.takes_plain[budget]
+        return pairs, taken
+
 
 def run(argv: Sequence[str]) -> int:
     """Run the command with its arguments; prints tables, or one JSON object."""
     args = parser().parse_args(list(argv))
+    check_mode(args)
     gate = make_gate(args.gate, gate_options(args.gate_args))
     path = None if args.figure is None else tau_sweep.figure_path(args.figure)
-    if path is not None and not args.sweep:
-        raise UsageError("--figure draws a sweep; add --sweep.")
     arms, notes = pair_runs(read_runs(args.runs))
     found = families(arms)
+    tasks = {pair.sample.task for own in arms.values() for pair in own}
+    if args.capacity_bound is not None:
+        notes += say.unknown_tasks("--capacity_bound", args.capacity_bound, tasks)
     if args.ablate:
         result, lines = _ablate(found, args, notes)
     elif args.sweep:
@@ -59,8 +74,10 @@ def run(argv: Sequence[str]) -> int:
             tau_sweep.draw(result["sweeps"][0]["sweep"], path, found[0].label)
             lines.append(f"figure written to {path}")
     elif args.k_sweep:
+        notes += say.gate_notes(gate, args.metric, tasks)
         result, lines = _k_sweep(found, gate, args, notes)
     else:
+        notes += say.gate_notes(gate, args.metric, tasks)
         result, lines = _regate(found, gate, args, notes)
     if args.json:
         print(report.to_json({**_setting(gate, args), **result, "notes": notes}))
@@ -73,22 +90,26 @@ def _regate(
     found: Sequence[Family], gate: Gate, args: argparse.Namespace, notes: list[str]
 ) -> tuple[dict[str, Any], list[str]]:
     results, lines = [], report.legend(args.metric, args.draws, args.seed)
+    pilot = pilot_of(gate, tau_of(args))
     for family in found:
         decided = _decide(family, gate, args, notes)
         rows: dict[report.Budget, list[Row]] = {
-            budget: summarise(own, decided.takes_plain[budget], args.metric, args.draws, args.seed)
+            budget: summarise(
+                own, decided.takes_plain[budget], args.metric, args.draws, args.seed, gate
+            )
             for budget, own in family.budgets.items()
         }
         if len(rows) > 1:
-            flat = [taken for budget in family.budgets for taken in decided.takes_plain[budget]]
-            rows["all"] = summarise(family.pairs, flat, args.metric, args.draws, args.seed)
-        notes += report.extremes(family.label, rows)
-        lines += ["", f"{family.label}: {report.describe(gate, decided.threshold)}"]
+            pairs, flat = decided.pooled(family.pooled)
+            rows["all"] = summarise(pairs, flat, args.metric, args.draws, args.seed, gate)
+        notes += say.extremes(family.label, rows)
+        lines += ["", f"{family.label}: {report.describe(gate, decided.threshold, pilot)}"]
         lines += report.outcome_table(rows)
         results.append(
             {
                 "arm": family.arm,
                 "threshold": decided.threshold,
+                "pilot": pilot,
                 "results": [{"budget": budget, "rows": own} for budget, own in rows.items()],
             }
         )
@@ -102,27 +123,36 @@ def _sweep(
         names = ", ".join(name for name, cls in GATES.items() if issubclass(cls, ThresholdGate))
         raise UsageError(f"gate={gate.name} compares no input with τ; --sweep takes {names}.")
     results, lines = [], report.legend(args.metric, args.draws, args.seed)
+    closed, pilot = args.capacity_bound, pilot_of(gate, tau_of(args))
     for family in found:
-        found_here, warnings = find_decision(gate, tau_of(args), family.pairs)
-        notes += [warning for warning in warnings if warning not in notes]
-        threshold = found_here.threshold
+        threshold = _find(family, gate, args, notes).threshold
         assert threshold is not None
-        values = [signal_of(pair.plain, str(gate.signal), gate) for pair in family.pairs]
+        pairs = [pair for own in family.pooled.values() for pair in own]
+        values = [signal_of(pair.plain, str(gate.signal), gate) for pair in pairs]
         result = tau_sweep.sweep(
-            family.pairs,
+            pairs,
             values,
             threshold.tau,
             signal=str(gate.signal),
             side=gate.side,
             taus=args.taus,
+            is_capacity=None if closed is None else [is_task(closed, p.sample.task) for p in pairs],
             metric=args.metric,
             draws=args.draws,
             seed=args.seed,
         )
-        lines += ["", f"{family.label}: {report.describe(gate, threshold)}"]
+        lines += ["", f"{family.label}: {report.describe(gate, threshold, pilot)}"]
         lines += report.sweep_table(result)
-        notes += report.plateau_notes(result)
-        results.append({"arm": family.arm, "threshold": threshold, "sweep": result})
+        notes += say.plateau_notes(result)
+        results.append(
+            {
+                "arm": family.arm,
+                "threshold": threshold,
+                "pilot": pilot,
+                "capacity_bound": closed,
+                "sweep": result,
+            }
+        )
     return {"sweeps": results}, lines
 
 
@@ -139,6 +169,7 @@ def _k_sweep(
             f"({', '.join(sorted({str(f.arm.top_k) for f in found}))}); add plain runs with others."
         )
     results, lines = [], report.legend(args.metric, args.draws, args.seed)
+    pilot = pilot_of(gate, tau_of(args))
     for label, own in several.items():
         common = set.intersection(*(set(family.budgets) for family in own))
         if any(set(family.budgets) != common for family in own):
@@ -146,19 +177,20 @@ def _k_sweep(
             notes.append(f"{label}: compared at the budgets that every top_k has ({shown}).")
         if not common:
             continue
+        pooled = sorted(budget for budget in common if budget < 1) or sorted(common)
         points = []
         for family in sorted(own, key=lambda one: one.arm.top_k):
             decided = _decide(family, gate, args, notes)
-            pairs = [pair for budget in sorted(common) for pair in family.budgets[budget]]
-            flat = [taken for budget in sorted(common) for taken in decided.takes_plain[budget]]
-            row = summarise(pairs, flat, args.metric, args.draws, args.seed)[-1]
+            pairs, flat = decided.pooled(pooled)
+            row = summarise(pairs, flat, args.metric, args.draws, args.seed, gate)[-1]
             points.append((family.arm.top_k, decided.threshold, row))
-        notes += report.k_notes(label, points)
-        lines += ["", f"{label} over top_k: {report.describe(gate, None)}"]
+        notes += say.k_notes(label, points)
+        lines += ["", f"{label} over top_k: {report.describe(gate, None, pilot)}"]
         lines += report.k_table(points)
         results.append(
             {
                 "arm": own[0].arm,
+                "pilot": pilot,
                 "points": [{"top_k": k, "threshold": t, "row": row} for k, t, row in points],
             }
         )
@@ -169,9 +201,11 @@ def _ablate(
     found: Sequence[Family], args: argparse.Namespace, notes: list[str]
 ) -> tuple[dict[str, Any], list[str]]:
     results, lines = [], report.legend(args.metric, args.draws, args.seed)
+    closed = CAPACITY_BOUND if args.capacity_bound is None else args.capacity_bound
     for family in found:
         for budget, pairs in family.budgets.items():
-            ablation = Ablation(pairs, args.capacity_bound, args.metric, args.draws, args.seed)
+            ablation = Ablation(pairs, closed, args.metric, args.draws, args.seed)
+            kappa: Margins | None = None
             label = f"{family.label} budget={budget:g}"
             lines += ["", f"{label}: {args.ablate}, n = {len(pairs)}"]
             rows: Sequence[Any]
@@ -182,28 +216,35 @@ def _ablate(
                 missing: list[str] = []
                 if args.ablate == "signals":
                     rows, missing = ablation.signals()
+                    kappa = margins(ablation)
+                    missing += ["κ"] if kappa is None else []
                 else:
                     rows = ablation.bins() if args.ablate == "bins" else ablation.layers()
                 if missing:
                     notes.append(
                         f"{label}: {', '.join(missing)} not in the traces; run with signals=all."
                     )
-                lines += report.contrast_table(rows)
-            notes += report.class_notes(
-                label, ablation.closed_tasks, ablation.n_harmed, args.capacity_bound
-            )
-            results.append({"arm": family.arm, "budget": budget, args.ablate: rows})
+                lines += report.contrast_table(rows if kappa is None else [*rows, kappa.contrast])
+                lines += [] if kappa is None else report.kappa_lines(kappa)
+            notes += say.class_notes(label, ablation.closed_tasks, ablation.n_harmed, closed)
+            results.append({"arm": family.arm, "budget": budget, args.ablate: rows, "kappa": kappa})
     return {"ablations": results}, lines
 
 
 def _decide(family: Family, gate: Gate, args: argparse.Namespace, notes: list[str]) -> Decided:
-    found, warnings = find_decision(gate, tau_of(args), family.pairs)
-    notes += [warning for warning in warnings if warning not in notes]
+    found = _find(family, gate, args, notes)
     return Decided(
         family,
         found.threshold,
-        {budget: decide(own, found) for budget, own in family.budgets.items()},
+        {budget: decide(own, found, args.metric) for budget, own in family.budgets.items()},
     )
+
+
+def _find(family: Family, gate: Gate, args: argparse.Namespace, notes: list[str]) -> Decision:
+    found, warnings = find_decision(gate, tau_of(args), family.pairs)
+    warnings += say.family_notes(family, pilot_of(gate, tau_of(args)))
+    notes += [warning for warning in warnings if warning not in notes]
+    return found
 
 
 def _setting(gate: Gate, args: argparse.Namespace) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from page_bench.analysis.costs import seconds_of
 from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate, share
 from page_bench.analysis.pairs import Pair
 from page_bench.errors import UsageError
+from page_bench.gating.gate import Gate
 from page_bench.trace import Trace
 
 METRICS = ("correct", "score", "correct_paper")
@@ -86,6 +88,7 @@ class Row:
         scores: mean under the gate of every metric that all records hold.
         delta: gated − plain, input by input.
         kept_kv: mean kept share of the cache under the gate.
+        seconds: mean time per input under the gate, see `costs.seconds_of`; NaN for no gate.
         harm, plain_harm: share right with the full cache and wrong under the gate, or without one;
             for a score that is no 0/1, share that scores less.
     """
@@ -101,6 +104,7 @@ class Row:
     scores: dict[str, Estimate]
     delta: Estimate
     kept_kv: Estimate
+    seconds: Estimate
     harm: Estimate
     plain_harm: Estimate
 
@@ -111,6 +115,7 @@ def summarise(
     metric: str = "correct",
     draws: int = DRAWS,
     seed: int = SEED,
+    gate: Gate | None = None,
 ) -> list[Row]:
     """One row per task and, if there are several, one for all inputs.
 
@@ -119,6 +124,7 @@ def summarise(
         takes_plain: the gate's decisions on them (see `regate.decide`).
         metric: one of `METRICS`.
         draws, seed: of the bootstrap.
+        gate: which gate these are decisions of, for its cost in seconds; None leaves that out.
     """
     tasks = sorted({pair.sample.task for pair in pairs})
     names = tasks if len(tasks) == 1 else [*tasks, ALL_TASKS]
@@ -126,7 +132,7 @@ def summarise(
     for name in names:
         mine = [i for i, pair in enumerate(pairs) if name in (pair.sample.task, ALL_TASKS)]
         own, opened = [pairs[i] for i in mine], [takes_plain[i] for i in mine]
-        rows.append(_row(name, own, np.array(opened, dtype=bool), metric, draws, seed))
+        rows.append(_row(name, own, np.array(opened, dtype=bool), metric, draws, seed, gate))
     return rows
 
 
@@ -167,6 +173,7 @@ def _row(
     metric: str,
     draws: int,
     seed: int,
+    gate: Gate | None,
 ) -> Row:
     columns = Outcomes.of(pairs, metric)
     boot = columns.bootstrap(draws, seed)
@@ -176,7 +183,11 @@ def _row(
     under_gate = [_gated(Outcomes.of(pairs, name), opened) for name in others]
     scores = np.stack([gated, columns.plain, columns.full, *under_gate], -1)
     means = _means(scores, columns, boot)
-    delta, kept_kv = boot.means(np.stack([gated - columns.plain, kept], -1))
+    took = [
+        np.nan if gate is None else seconds_of(pair, bool(plain), gate)
+        for pair, plain in zip(pairs, opened, strict=True)
+    ]
+    delta, kept_kv, seconds = boot.means(np.stack([gated - columns.plain, kept, took], -1))
     flags = np.stack(
         [opened, opened & columns.evicted, opened & columns.harmed, columns.harmed], -1
     )
@@ -193,6 +204,7 @@ def _row(
         scores={metric: means[0], **dict(zip(others, means[3:], strict=True))},
         delta=delta,
         kept_kv=kept_kv,
+        seconds=seconds,
         harm=harm,
         plain_harm=plain_harm,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,6 +57,14 @@ class Family:
         """Those of all budgets, in their order."""
         return [pair for own in self.budgets.values() for pair in own]
 
+    @property
+    def pooled(self) -> dict[float, list[Pair]]:
+        """The budgets that stand together for one number: those below 1, as in the paper.
+
+        All of them if none is below 1.
+        """
+        return {b: own for b, own in self.budgets.items() if b < 1} or self.budgets
+
 
 def families(arms: Mapping[Arm, list[Pair]]) -> list[Family]:
     """Arms put together across their budgets, in order."""
@@ -105,12 +114,16 @@ def pair_runs(records: Iterable[Record]) -> tuple[dict[Arm, list[Pair]], list[st
             full[_model(arm), sample].append(record)
     notes = []
     pairs: dict[Arm, list[Pair]] = defaultdict(list)
+    unlike: list[str] = []
     for (arm, sample), found in sorted(plain.items(), key=lambda item: item[0]):
-        others = full.get((_model(arm), sample))
-        if others:
-            pairs[arm].append(Pair(sample, _best(found, "open", arm), _best(others, "closed", arm)))
+        best, others = _best(found, "open", arm), full.get((_model(arm), sample), [])
+        alike = [other for other in others if not _asked_otherwise(best, other.trace)]
+        if alike:
+            pairs[arm].append(Pair(sample, best, _best(alike, "closed", arm)))
+        elif others:
+            unlike.append(_asked_otherwise(best, others[0].trace))
     if not pairs:
-        raise UsageError(_why_no_pair(plain.keys(), full.keys()))
+        raise UsageError(_why_no_pair(plain.keys(), full.keys(), unlike))
     paired = {(_model(arm), pair.sample) for arm, own in pairs.items() for pair in own}
     lone_plain = len(plain) - sum(len(own) for own in pairs.values())
     lone_full = len(full.keys() - paired)
@@ -119,6 +132,12 @@ def pair_runs(records: Iterable[Record]) -> tuple[dict[Arm, list[Pair]], list[st
             f"{lone_plain} plain records without a full one and {lone_full} full records without a "
             f"plain one were left out."
         )
+    if unlike:
+        notes.append(
+            f"{len(unlike)} of these plain records have a full one that was asked for otherwise "
+            f"({unlike[0]}); run both with the same generation settings."
+        )
+    notes += _wordings(pairs)
     notes += _disagreements(plain.values(), "plain") + _disagreements(full.values(), "full")
     notes += _unlike([pair for own in pairs.values() for pair in own])
     return dict(pairs), notes
@@ -134,8 +153,39 @@ def _best(found: Sequence[Record], gate: str, arm: Arm) -> Trace:
     return min(found, key=lambda r: (r.trace.gate != gate, Arm.of(r.trace) != arm)).trace
 
 
+def _asked_otherwise(plain: Trace, full: Trace) -> str:
+    """How the two answers were asked for, as far as it differs; empty where it does not."""
+    if plain.asked is None or full.asked is None or plain.asked == full.asked:
+        return ""
+    names = sorted(plain.asked.keys() | full.asked.keys())
+    return "; ".join(
+        f"{name} {plain.asked.get(name)} plain, {full.asked.get(name)} full"
+        for name in names
+        if plain.asked.get(name) != full.asked.get(name)
+    )
+
+
+def _wordings(arms: Iterable[Arm]) -> list[str]:
+    """A sentence where arms differ in nothing but the wording of the prompts."""
+    wordings: dict[Arm, set[tuple[str, str]]] = defaultdict(set)
+    for arm in arms:
+        common = dataclasses.replace(arm, protocol="", chat_template="", budget=0)
+        wordings[common].add((arm.protocol, arm.chat_template))
+    if all(len(own) == 1 for own in wordings.values()):
+        return []
+    return [
+        "prompts of different protocol or chat template stand apart, each kind with a τ of its "
+        "own; a run over tasks of several protocols has one τ for all."
+    ]
+
+
 def _disagreements(groups: Iterable[Sequence[Record]], kind: str) -> list[str]:
-    differ = sum(len({record.trace.answer for record in group}) > 1 for group in groups)
+    differ = 0
+    for group in groups:
+        answers: dict[str, set[str]] = defaultdict(set)
+        for record in group:
+            answers[json.dumps(record.trace.asked, sort_keys=True)].add(record.trace.answer)
+        differ += any(len(own) > 1 for own in answers.values())
     if not differ:
         return []
     return [f"{differ} {kind} answers differ between runs that should have the same; see the logs."]
@@ -158,7 +208,9 @@ def _unlike(pairs: Iterable[Pair]) -> list[str]:
 
 
 def _why_no_pair(
-    plain: Iterable[tuple[Arm, Sample]], full: Iterable[tuple[tuple[str, ...], Sample]]
+    plain: Iterable[tuple[Arm, Sample]],
+    full: Iterable[tuple[tuple[str, ...], Sample]],
+    unlike: Sequence[str],
 ) -> str:
     plain, full = list(plain), list(full)
     if not plain or not full:
@@ -168,6 +220,11 @@ def _why_no_pair(
         return (
             "plain and full records are of different models, dtypes, attention implementations or "
             "compress; add a run with gate=closed of the same."
+        )
+    if unlike:
+        return (
+            f"plain and full answers were asked for otherwise ({unlike[0]}); add a run with "
+            f"gate=closed with the generation settings of the plain one."
         )
     return (
         "no input has both a plain and a full record: tasks, documents or the wording of the "

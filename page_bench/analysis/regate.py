@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from page_bench import decision
+from page_bench.analysis.outcomes import metric_of
 from page_bench.analysis.pairs import Pair
 from page_bench.analysis.runs import Sample
 from page_bench.analysis.stored_signals import signal_of
 from page_bench.calibration.file import ModelFacts, load
-from page_bench.calibration.match import mismatches, refuse_mismatch, settings_of
+from page_bench.calibration.match import mismatches, overlap, refuse_mismatch, settings_of
 from page_bench.config import PageConfig
 from page_bench.decision import Decision
-from page_bench.errors import UsageError
 from page_bench.gating.gate import AnswerFacts, Facts, Gate
 from page_bench.gating.gates import Oracle, TaskOracle
 from page_bench.gating.rules import (
@@ -31,8 +31,15 @@ from page_bench.gating.rules import (
     midpoint_threshold,
     with_interval,
 )
+from page_bench.gating.signal_gates import Static
 from page_bench.gating.threshold import select_pilot
+from page_bench.summary import length_warning, tie_warning
 from page_bench.trace import Trace
+
+OWN_PILOT = "these inputs: pilot = test inputs"
+"""Where the pilot comes from unless there is a calibration."""
+LIVE_METRIC = "score"
+"""What an actual run's `gate=oracle` compares: no other score is known while it decides."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +78,37 @@ def find_decision(gate: Gate, tau: Tau, pairs: Sequence[Pair]) -> tuple[Decision
     Raises:
         UsageError: τ cannot be found so, or the records lack the signal.
     """
-    by_tasks = tau.value == "midpoint" and tau.calibration is None
-    config = PageConfig(
+    found, warnings = _find_decision(gate, tau, pairs)
+    if found.threshold is not None:
+        warnings += tie_warning(found.threshold)
+        warnings += length_warning([pair.plain for pair in pairs])
+    return found, warnings
+
+
+def pilot_of(gate: Gate, tau: Tau) -> str | None:
+    """Where the pilot's inputs come from; None where the decision rests on no pilot."""
+    config = _config(gate, tau)
+    return (config.calibration or OWN_PILOT) if config.reads_pilot else None
+
+
+def _config(gate: Gate, tau: Tau) -> PageConfig:
+    return PageConfig(
         gate=gate.name,
         gate_args=dataclasses.asdict(gate),
-        tau="zscore" if by_tasks else tau.value,
+        tau="zscore" if _by_tasks(tau) else tau.value,
         theta_z=tau.theta_z,
         open_rate=tau.open_rate,
+        pilot_size=tau.pilot_size,
         calibration=None if tau.calibration is None else str(tau.calibration),
     )
+
+
+def _by_tasks(tau: Tau) -> bool:
+    return tau.value == "midpoint" and tau.calibration is None
+
+
+def _find_decision(gate: Gate, tau: Tau, pairs: Sequence[Pair]) -> tuple[Decision, list[str]]:
+    config = _config(gate, tau)
     if gate.signal is None or gate.side is None or not config.reads_pilot:
         return decision.without_pilot(config), []
     if tau.calibration is not None:
@@ -88,7 +117,7 @@ def find_decision(gate: Gate, tau: Tau, pairs: Sequence[Pair]) -> tuple[Decision
     pilot = _chosen(list(inputs), tau.pilot_size)
     values = [signal_of(inputs[sample].plain, gate.signal, gate) for sample in pilot]
     found = decision.from_pilot(config, [sample.task for sample in pilot], values)
-    if by_tasks:
+    if _by_tasks(tau):
         low, high = (
             [
                 signal_of(inputs[sample].plain, gate.signal, gate)
@@ -101,17 +130,18 @@ def find_decision(gate: Gate, tau: Tau, pairs: Sequence[Pair]) -> tuple[Decision
     return found, []
 
 
-def decide(pairs: Sequence[Pair], decided: Decision) -> list[bool]:
+def decide(pairs: Sequence[Pair], decided: Decision, metric: str = LIVE_METRIC) -> list[bool]:
     """For each pair, whether the gate gives the plain answer.
 
     Args:
         pairs: inputs of one arm.
         decided: the gate with its τ.
+        metric: what `oracle` compares, one of `outcomes.METRICS`.
 
     Raises:
         UsageError: a record lacks what the gate reads.
     """
-    return [_takes_plain(pair, decided) for pair in pairs]
+    return [_takes_plain(pair, decided, metric) for pair in pairs]
 
 
 def is_task(pattern: str, task: str) -> bool:
@@ -125,9 +155,10 @@ def _chosen(samples: Sequence[Sample], size: int) -> list[Sample]:
 
 
 def _differences(gate: Gate, tau: Tau, pairs: Sequence[Pair]) -> list[str]:
-    """What a calibration does not share with stored runs, as far as their traces say."""
+    """What a calibration does not share with stored runs, and what of them its pilot has seen."""
     assert tau.calibration is not None
     calibration, trace = load(tau.calibration), pairs[0].plain
+    chat = {} if trace.chat_template is None else {"chat": trace.chat_template}
     # A trace does not say which weights it comes from, so it is names that have to agree.
     model = ModelFacts(
         trace.model, calibration.model.fingerprint, trace.dtype, trace.attn_implementation
@@ -136,17 +167,31 @@ def _differences(gate: Gate, tau: Tau, pairs: Sequence[Pair]) -> list[str]:
         calibration,
         model,
         [pair.sample.prompt_tokens for pair in pairs],
-        settings_of(window=trace.window, top_k=trace.top_k, compress=trace.compress, gate=gate),
+        settings_of(
+            window=trace.window, top_k=trace.top_k, compress=trace.compress, gate=gate, **chat
+        ),
         {pair.plain.protocol for pair in pairs if pair.plain.protocol},
     )
     if model.name != calibration.model.name:
         names = f"model {calibration.model.name} in the file, {model.name} in this run"
         found = [names, *found]
     warning = refuse_mismatch(tau.calibration, found, tau.mismatch)
-    return [] if warning is None else [warning]
+    warnings = [] if warning is None else [warning]
+    prompts = {pair.sample.prompt_sha256 for pair in pairs}
+    readers = {str(tau.value): "τ has"}
+    if isinstance(gate, Static):
+        readers[Static.name] = "the means of tasks have"
+    for rule, who in readers.items():
+        if shared := overlap(calibration, prompts, rule):
+            where = "the midpoint's inputs" if rule == "midpoint" else "the pilot"
+            warnings.append(
+                f"{shared} of these {len(prompts)} inputs stand in {where} of {tau.calibration} as "
+                f"well: {who} seen them."
+            )
+    return warnings
 
 
-def _takes_plain(pair: Pair, decided: Decision) -> bool:
+def _takes_plain(pair: Pair, decided: Decision, metric: str) -> bool:
     gate, sample = decided.gate, pair.sample
     signals = {} if gate.signal is None else {gate.signal: signal_of(pair.plain, gate.signal, gate)}
     mean = decided.task_means.get(sample.task)
@@ -155,10 +200,10 @@ def _takes_plain(pair: Pair, decided: Decision) -> bool:
         return False
     if not gate.needs_answers:
         return True
-    if isinstance(gate, Oracle) and (pair.plain.score is None or pair.full.score is None):
-        raise UsageError(f"gate=oracle needs scores, but {sample} has none; choose other runs.")
-    return gate.accepts(_answer_facts(pair.plain), _answer_facts(pair.full))
+    compared = metric if isinstance(gate, Oracle) else None
+    return gate.accepts(_answer_facts(pair.plain, compared), _answer_facts(pair.full, compared))
 
 
-def _answer_facts(trace: Trace) -> AnswerFacts:
-    return AnswerFacts(trace.mean_token_entropy, trace.repetition, trace.score)
+def _answer_facts(trace: Trace, metric: str | None) -> AnswerFacts:
+    score = None if metric is None else metric_of(trace, metric)
+    return AnswerFacts(trace.mean_token_entropy, trace.repetition, score)

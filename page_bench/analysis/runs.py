@@ -17,6 +17,8 @@ from page_bench.errors import UsageError
 from page_bench.trace import SCHEMA_VERSION, Trace
 
 TRACE_PATTERN = "trace_*.jsonl"
+UNSAID = "unsaid"
+"""Wording of a prompt where its record does not say."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,16 @@ class Record:
 class Arm:
     """What an eviction is made of, apart from the gate that decides over it.
 
-    The attributes are those of `Trace`; `evictor_args` is JSON with sorted keys.
+    The attributes are those of `Trace`; `evictor_args` is JSON with sorted keys, `protocol` and
+    `chat_template` (`true` or `false`) are `UNSAID` where the record does not say.
     """
 
     model: str
     dtype: str
     attn_implementation: str
     compress: str
+    protocol: str
+    chat_template: str
     window: int
     top_k: int
     evictor: str
@@ -65,6 +70,9 @@ class Arm:
         """The arm of a trace."""
         values = {f.name: getattr(trace, f.name) for f in dataclasses.fields(cls)}
         values["evictor_args"] = json.dumps(trace.evictor_args, sort_keys=True)
+        values["protocol"] = UNSAID if trace.protocol is None else trace.protocol
+        templated = trace.chat_template
+        values["chat_template"] = UNSAID if templated is None else str(templated).lower()
         return cls(**values)
 
     def label(self, among: Iterable[Arm]) -> str:

@@ -43,6 +43,9 @@ class Point:
         false_positive: share open among inputs that are right with the full cache and wrong plain.
         false_negative: share closed among inputs for which the plain answer is as good.
         kept_kv: mean kept share of the cache.
+        capacity_open, others_closed: the same two rates as in the paper, by task: share open among
+            inputs of capacity-bound tasks, share closed among all others; None where no tasks are
+            named.
     """
 
     tau: float
@@ -51,6 +54,20 @@ class Point:
     false_positive: Estimate
     false_negative: Estimate
     kept_kv: Estimate
+    capacity_open: Estimate | None = None
+    others_closed: Estimate | None = None
+
+    @property
+    def by_task(self) -> bool:
+        """Whether tasks are named."""
+        return self.capacity_open is not None
+
+    @property
+    def errors(self) -> tuple[Estimate, Estimate]:
+        """False positives and negatives: by task where tasks are named, else by outcome."""
+        if self.capacity_open is None or self.others_closed is None:
+            return self.false_positive, self.false_negative
+        return self.capacity_open, self.others_closed
 
 
 @dataclass(frozen=True)
@@ -65,7 +82,8 @@ class Sweep:
         best: τ of the largest Δ.
         plateau: ends of the plateau, see `PLATEAU`.
         tau: the τ that `around` stands around.
-        around: ends of the paper's plateau, see `AROUND`; None where τ itself is on none.
+        around: ends of the paper's plateau, see `AROUND`; None where τ itself is on none, or one
+            of the two rates is of no inputs. The rates are those of `Point.errors`.
     """
 
     signal: str
@@ -86,6 +104,7 @@ def sweep(
     signal: str = "drop",
     side: Side = "above",
     taus: Sequence[float] = (),
+    is_capacity: Sequence[bool] | None = None,
     metric: str = "correct",
     draws: int = DRAWS,
     seed: int = SEED,
@@ -98,6 +117,7 @@ def sweep(
         tau: a τ that is swept as well.
         signal, side: of the gate.
         taus: others; none for all that decide differently (see `grid`).
+        is_capacity: which inputs are of capacity-bound tasks; None where no tasks are named.
         metric, draws, seed: as in `outcomes.summarise`.
 
     Raises:
@@ -111,6 +131,13 @@ def sweep(
     loss = (columns.full - columns.plain)[:, None]
     kept = np.where(opened, columns.plain_kept[:, None], columns.full_kept[:, None])
     everything = np.ones(len(read), dtype=bool)
+    by_task: list[Sequence[Estimate]] = []
+    if is_capacity is not None:
+        capacity = np.asarray(is_capacity, dtype=bool)
+        by_task = [
+            rates(opened, capacity, columns, boot),
+            rates(~opened, ~capacity, columns, boot),
+        ]
     points = tuple(
         Point(float(t), *estimates)
         for t, *estimates in zip(
@@ -120,6 +147,7 @@ def sweep(
             rates(opened, columns.harmed, columns, boot),
             rates(~opened, ~columns.harmed, columns, boot),
             boot.means(kept),
+            *by_task,
             strict=True,
         )
     )
@@ -176,8 +204,12 @@ def draw(sweep: Sweep, path: Path, title: str) -> None:
         ("open", "open rate"),
         ("false_positive", "false positives"),
         ("false_negative", "false negatives"),
+        ("capacity_open", "capacity-bound tasks open"),
+        ("others_closed", "other tasks closed"),
         ("kept_kv", "kept KV"),
     ):
+        if getattr(sweep.points[0], name) is None:
+            continue
         _line(lower, taus, [getattr(point, name) for point in sweep.points], label)
     lower.set_ylim(-0.02, 1.02)
     lower.set_ylabel("share")
@@ -215,6 +247,11 @@ def _line(axes: Axes, taus: Sequence[float], estimates: Sequence[Estimate], labe
     axes.fill_between(taus, lows, highs, color=line.get_color(), alpha=0.15, lw=0)
 
 
+def within(tau: float, ends: tuple[float, float] | None) -> bool:
+    """Whether τ lies on a plateau."""
+    return ends is not None and ends[0] <= tau <= ends[1]
+
+
 def _longest(taus: NDArray[np.float64], inside: Sequence[bool]) -> tuple[float, float]:
     """Ends of the longest stretch of neighbouring τ that are all inside."""
     best, start = (float("nan"), float("nan")), None
@@ -233,7 +270,7 @@ def _around(points: Sequence[Point], tau: float) -> tuple[float, float] | None:
     (middle,) = (i for i, point in enumerate(points) if point.tau == tau)
     near = [
         abs(point.delta.value - points[middle].delta.value) <= NEAR_DELTA
-        and np.nansum([point.false_positive.value, point.false_negative.value]) <= NEAR_ERRORS
+        and sum(rate.value for rate in point.errors) <= NEAR_ERRORS
         for point in points
     ]
     if not near[middle]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +56,10 @@ class Request:
     chat: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
     device: str | None = None
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.theta_z):
+            raise UsageError(f"theta_z={self.theta_z} is not allowed; give a finite number.")
 
 
 def generated_tasks(request: Request) -> list[str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from page_bench.calibration.fingerprint import Fingerprint
+from page_bench.calibration.record import Misfit, read
 from page_bench.errors import UsageError
 from page_bench.gating.rules import (
     CAPACITY_BOUND,
@@ -89,7 +90,7 @@ class Calibration:
         seed: of the draw.
         inputs: the pilot.
         probes: inputs of the two tasks of the midpoint; empty where it was not measured.
-        thresholds: τ by every rule for every signal, with the options asked for; for reading,
+        thresholds: τ by every rule for every signal, with the options asked for; for people,
             since `threshold_from` computes it anew.
         page_bench: version that measured.
         format: `FORMAT`.
@@ -115,6 +116,12 @@ class Calibration:
         tokens = [one.prompt_tokens for one in self.inputs]
         return min(tokens), statistics.median(tokens), max(tokens)
 
+    @property
+    def prompt_tokens(self) -> dict[str, float]:
+        """The same by name, as in the file."""
+        shortest, typical, longest = self.lengths
+        return {"typical": typical, "min": shortest, "max": longest}
+
     def values(self, signal: str) -> list[float]:
         """A signal on the pilot.
 
@@ -132,11 +139,7 @@ class Calibration:
 
     def save(self, path: Path) -> None:
         """Write it as JSON; readers see the old file or the new one, never a part."""
-        shortest, typical, longest = self.lengths
-        record = {
-            **_plain(dataclasses.asdict(self)),
-            "prompt_tokens": {"typical": typical, "min": shortest, "max": longest},
-        }
+        record = {**_plain(dataclasses.asdict(self)), "prompt_tokens": self.prompt_tokens}
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         partial.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
@@ -147,40 +150,38 @@ def load(path: Path) -> Calibration:
     """Read a calibration.
 
     Raises:
-        UsageError: there is no such file, or it is none of ours, or of another version.
+        UsageError: there is no such file, it is none of ours or of another version, or it has
+            been edited so that its parts disagree.
     """
     try:
-        record = json.loads(path.read_text("utf-8"))
+        record = json.loads(path.read_text("utf-8"), parse_constant=_no_number)
     except OSError as error:
         raise UsageError(
             f"the calibration {path} cannot be read ({error.strerror or error}); give the file "
             f"that `page-bench calibrate` wrote."
         ) from error
     except ValueError as error:
-        raise _not_ours(path) from error
+        raise _not_ours(path, "it is not JSON") from error
     if not isinstance(record, dict) or "format" not in record:
-        raise _not_ours(path)
+        raise _not_ours(path, "it has no format")
     if record["format"] != FORMAT:
         raise UsageError(
-            f"the calibration {path} has format {record['format']}, but this version reads "
+            f"the calibration {path} has format {record['format']!r}, but this version reads "
             f"{FORMAT}; calibrate anew."
         )
+    summary = record.pop("prompt_tokens", None)
     try:
-        return Calibration(
-            **{
-                **{f.name: record[f.name] for f in dataclasses.fields(Calibration)},
-                "model": ModelFacts(
-                    **{**record["model"], "fingerprint": Fingerprint(**_of(record, "fingerprint"))}
-                ),
-                "protocols": tuple(record["protocols"]),
-                "tasks": tuple(record["tasks"]),
-                "inputs": tuple(map(_input, record["inputs"])),
-                "probes": tuple(map(_input, record["probes"])),
-                "thresholds": tuple(map(_threshold, record["thresholds"])),
-            }
-        )
-    except (KeyError, TypeError) as error:
-        raise _not_ours(path) from error
+        calibration: Calibration = read(Calibration, record, "calibration")
+    except Misfit as misfit:
+        raise _not_ours(path, str(misfit)) from misfit
+    if not calibration.inputs:
+        raise _not_ours(path, "it holds no inputs")
+    if calibration.seed < 0:
+        raise _not_ours(path, f"calibration.seed is {calibration.seed}, but seeds start at 0")
+    if summary != calibration.prompt_tokens:
+        raise _edited(path, "prompt_tokens", summary, calibration.prompt_tokens)
+    _check_thresholds(calibration, path)
+    return calibration
 
 
 def threshold_from(
@@ -209,6 +210,19 @@ def threshold_from(
             f"tau={rule} reads no calibration; leave calibration out, or give tau one of "
             f"{', '.join(MEASURED_RULES)}."
         )
+    threshold, strata = _threshold(calibration, rule, signal, side, theta_z, open_rate)
+    return with_interval(threshold, *strata, seed=calibration.seed)
+
+
+def _threshold(
+    calibration: Calibration,
+    rule: str,
+    signal: str,
+    side: Side,
+    theta_z: float,
+    open_rate: float,
+) -> tuple[Threshold, list[list[float]]]:
+    """τ without an interval, and the values that it comes from."""
     if rule == "midpoint":
         if not calibration.probes:
             raise UsageError(
@@ -219,15 +233,36 @@ def threshold_from(
             _values([p for p in calibration.probes if p.task.endswith(f"_{name}")], signal)
             for name in (CAPACITY_BOUND, DILUTION_PRONE)
         )
-        threshold = midpoint_threshold(low, high, signal, side)
-        return with_interval(threshold, low, high, seed=calibration.seed)
+        return midpoint_threshold(low, high, signal, side), [low, high]
     values = calibration.values(signal)
-    threshold = (
-        zscore_threshold(values, theta_z, signal, side)
-        if rule == "zscore"
-        else quantile_threshold(values, open_rate, signal, side)
-    )
-    return with_interval(threshold, values, seed=calibration.seed)
+    if rule == "zscore":
+        return zscore_threshold(values, theta_z, signal, side), [values]
+    return quantile_threshold(values, open_rate, signal, side), [values]
+
+
+def _check_thresholds(calibration: Calibration, path: Path) -> None:
+    """Refuse thresholds that the inputs do not give: a run computes τ anew from the inputs."""
+    for one in calibration.thresholds:
+        name = f"tau={one.rule} of {one.signal}"
+        if one.rule not in MEASURED_RULES:
+            raise _not_ours(path, f"it has {name}, which no pilot gives")
+        theta_z = THETA_Z if one.theta_z is None else one.theta_z
+        open_rate = OPEN_RATE if one.open_rate is None else one.open_rate
+        try:
+            found, _ = _threshold(calibration, one.rule, one.signal, one.side, theta_z, open_rate)
+        except UsageError as error:
+            raise _not_ours(path, f"its inputs do not give the {name} that it has") from error
+        for field in ("tau", "mu", "sigma", "theta_z", "open_rate", "pilot_n"):
+            there, given = getattr(one, field), getattr(found, field)
+            if there != given and not _close(there, given):
+                raise _edited(path, f"{field} of {name}", there, given)
+
+
+def _close(one: float | None, other: float | None) -> bool:
+    # Another version of Python or NumPy may round sums another way.
+    if one is None or other is None:
+        return False
+    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def _values(inputs: Sequence[PilotInput], signal: str) -> list[float]:
@@ -239,20 +274,6 @@ def _values(inputs: Sequence[PilotInput], signal: str) -> list[float]:
     return [one.signals[signal] for one in inputs]
 
 
-def _of(record: dict[str, Any], key: str) -> dict[str, Any]:
-    return dict(record["model"][key])
-
-
-def _input(record: dict[str, Any]) -> PilotInput:
-    signals = {k: math.nan if v is None else v for k, v in record["signals"].items()}
-    return PilotInput(**{**record, "signals": signals})
-
-
-def _threshold(record: dict[str, Any]) -> Threshold:
-    interval = record["interval"]
-    return Threshold(**{**record, "interval": None if interval is None else tuple(interval)})
-
-
 def _plain(value: Any) -> Any:
     """What is not a number becomes null."""
     if isinstance(value, Mapping):
@@ -262,5 +283,18 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _not_ours(path: Path) -> UsageError:
-    return UsageError(f"{path} is no calibration; give the file that `page-bench calibrate` wrote.")
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _not_ours(path: Path, why: str) -> UsageError:
+    return UsageError(
+        f"{path} is no calibration ({why}); give the file that `page-bench calibrate` wrote."
+    )
+
+
+def _edited(path: Path, what: str, there: object, given: object) -> UsageError:
+    return UsageError(
+        f"{path} says {what} {there}, but its inputs give {given}; give the file as `page-bench "
+        f"calibrate` wrote it, or calibrate anew."
+    )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from page_bench.calibration.file import Calibration, ModelFacts, Setting
 from page_bench.errors import UsageError
 from page_bench.gating.gate import Gate
-from page_bench.gating.signal_gates import Page
+from page_bench.gating.signal_gates import Page, Static
 
 LENGTH_FACTOR = 1.5
 """Prompts whose typical length differs by more than this are of another length."""
@@ -98,9 +98,19 @@ def refuse_mismatch(path: object, differences: Sequence[str], policy: str) -> st
     raise UsageError(f"{sentence}; calibrate anew, or give calibration_mismatch=warn.")
 
 
-def overlap(calibration: Calibration, prompt_sha256: Collection[str]) -> int:
-    """How many of a run's prompts the pilot has seen."""
-    return len({one.prompt_sha256 for one in calibration.inputs} & {*prompt_sha256})
+def overlap(calibration: Calibration, sha256s: set[str], rule: str) -> int:
+    """How many of a run's prompts are among those that the decision was measured on.
+
+    Args:
+        calibration: the file's content.
+        sha256s: hashes of the run's prompts.
+        rule: for τ, or `static` for the means of tasks that this gate decides by. `midpoint` reads
+            the probes, a number or `fixed` nothing, everything else the pilot.
+    """
+    readers = {"midpoint": calibration.probes} | dict.fromkeys(
+        ("zscore", "quantile", Static.name), calibration.inputs
+    )
+    return len({one.prompt_sha256 for one in readers.get(rule, ())} & sha256s)
 
 
 def _phrase(what: str, there: object, here: object) -> str:

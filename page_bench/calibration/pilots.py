@@ -6,10 +6,10 @@ candidates that its tasks suggest.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from page_bench.analysis.intervals import Estimate, share
 from page_bench.calibration.file import PilotInput
 from page_bench.gating.rules import opens_at, quantile_threshold, with_interval
 from page_bench.gating.threshold import Side, Threshold, select_pilot, zscore_threshold
@@ -33,16 +33,14 @@ class PilotRow:
     Attributes:
         pilot: its name.
         threshold: τ from it, with interval.
-        n: inputs that it was applied to.
-        open_rate: share of them that open.
+        open_rate: share of all inputs that open at that τ.
         open_by_task: the same per task.
     """
 
     pilot: str
     threshold: Threshold
-    n: int
-    open_rate: float
-    open_by_task: Mapping[str, float]
+    open_rate: Estimate
+    open_by_task: Mapping[str, Estimate]
 
 
 def ruler_task(name: str) -> str | None:
@@ -106,9 +104,10 @@ def compare(
         threshold = with_interval(threshold, values, seed=seed)
         rates = {task: _open_rate(found, threshold) for task, found in by_task.items()}
         overall = _open_rate(list(by_sample.values()), threshold)
-        rows.append(PilotRow(pilot, threshold, len(by_sample), overall, rates))
+        rows.append(PilotRow(pilot, threshold, overall, rates))
     return rows
 
 
-def _open_rate(values: Sequence[float], threshold: Threshold) -> float:
-    return statistics.fmean(opens_at(v, threshold.tau, threshold.side) for v in values)
+def _open_rate(values: Sequence[float], threshold: Threshold) -> Estimate:
+    opened = sum(opens_at(v, threshold.tau, threshold.side) for v in values)
+    return share(opened, len(values))

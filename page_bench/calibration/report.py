@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from page_bench.analysis.intervals import LEVEL
 from page_bench.calibration.file import Calibration
 from page_bench.calibration.pilots import PilotRow
 from page_bench.gating.rules import (
@@ -15,6 +16,7 @@ from page_bench.gating.rules import (
     known_threshold,
     opens_at,
 )
+from page_bench.gating.signal_gates import SIDES
 from page_bench.gating.threshold import SMALL_PILOT, Threshold
 
 
@@ -23,6 +25,8 @@ def describe(calibration: Calibration, signal: str = "drop") -> str:
     shortest, typical, longest = calibration.lengths
     model = calibration.model
     values = calibration.values(signal)
+    found = [one for one in calibration.thresholds if one.signal == signal]
+    side = found[0].side if found else SIDES[signal]
     where = (
         f"documents from {calibration.test_limit} on, disjoint from the test"
         if calibration.pilot_kind == "held-out"
@@ -33,14 +37,14 @@ def describe(calibration: Calibration, signal: str = "drop") -> str:
         f"pilot   {len(values)} prompts of {calibration.pilot or ', '.join(calibration.tasks)}",
         f"        {calibration.pilot_kind}: {where}",
         f"length  {typical:g} tokens typically, {shortest} to {longest}",
-        f"{signal:<7} mean {statistics.fmean(values):.4f}, sd {statistics.pstdev(values):.4f}",
+        f"{signal:<7} mean {statistics.fmean(values):.4f}, sd {statistics.pstdev(values):.4f}; "
+        f"the gate opens {side} τ",
         "",
     ]
-    found = [one for one in calibration.thresholds if one.signal == signal]
     header = ("tau", "value", f"{CONFIDENCE:.0%} interval", "n", "opens", "undecided", "labels")
     rows = [header, *(_row(one, values) for one in found)]
     if signal == "drop":
-        rows.append(_row(known_threshold("fixed"), values))
+        rows.append(_row(known_threshold("fixed", signal, side), values))
     lines += _table(rows)
     lines += ["", f"Interval: bootstrap over the pilot, {BOOTSTRAP_DRAWS} draws. Opens: share of"]
     lines += ["the pilot. Undecided: share of it that opens at one end of the interval only."]
@@ -51,18 +55,20 @@ def describe(calibration: Calibration, signal: str = "drop") -> str:
 
 def pilot_table(rows: Sequence[PilotRow]) -> str:
     """How τ and the open rate move from pilot to pilot, all applied to the same inputs."""
-    tasks = list(rows[0].open_by_task)
+    counts = {task: rate.n for task, rate in rows[0].open_by_task.items()}
     first = rows[0].threshold
     asked = f"theta_z={first.theta_z:g}" if first.theta_z is not None else f"{first.open_rate:g}"
-    header = ("pilot", "n", "mean", "sd", f"tau ({first.rule}, {asked})", "opens", *tasks)
-    lines = _table([header, *(_pilot_row(row, tasks) for row in rows)])
+    header = ("pilot", "n", "mean", "sd", f"tau ({first.rule}, {asked})", "opens")
+    named = (f"{task} ({n})" for task, n in counts.items())
+    lines = _table([(*header, *named), *map(_pilot_row, rows)])
     taus = [row.threshold.tau for row in rows]
-    rates = [row.open_rate for row in rows]
+    rates = [row.open_rate.value for row in rows]
     return "\n".join(
         [
             *lines,
             "",
-            f"Opens: share of the same {rows[0].n} inputs, and of each task's.",
+            f"Opens: share of the same {rows[0].open_rate.n} inputs, and of each task's (their",
+            f"number beside its name), at that τ; {LEVEL:.0%} Wilson intervals.",
             f"τ moves by {max(taus) - min(taus):.4f}, "
             f"the open rate by {max(rates) - min(rates):.2f}.",
         ]
@@ -93,7 +99,7 @@ def _undecided(threshold: Threshold, values: Sequence[float]) -> float | None:
     return statistics.fmean(opens_at(v, low, side) != opens_at(v, high, side) for v in values)
 
 
-def _pilot_row(row: PilotRow, tasks: Sequence[str]) -> tuple[str, ...]:
+def _pilot_row(row: PilotRow) -> tuple[str, ...]:
     one = row.threshold
     return (
         row.pilot,
@@ -101,8 +107,8 @@ def _pilot_row(row: PilotRow, tasks: Sequence[str]) -> tuple[str, ...]:
         f"{one.mu:.4f}",
         f"{one.sigma:.4f}",
         f"{one.tau:.4f} {_interval(one)}",
-        f"{row.open_rate:.2f}",
-        *(f"{row.open_by_task[task]:.2f}" for task in tasks),
+        str(row.open_rate),
+        *map(str, row.open_by_task.values()),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
@@ -36,10 +37,11 @@ from page_bench.calibration.fingerprint import model_fingerprint
 from page_bench.calibration.match import LENGTH_FACTOR, settings_of
 from page_bench.calibration.pilots import PILOTS, PilotRow, compare, draw, members
 from page_bench.config import PageConfig, is_ours
+from page_bench.gating.gate import Gate
 from page_bench.gating.gates import make_gate
 from page_bench.gating.rules import CAPACITY_BOUND, DILUTION_PRONE
 from page_bench.gating.signal_gates import SIDES, Page
-from page_bench.gating.threshold import Threshold
+from page_bench.gating.threshold import Side, Threshold
 
 _NOT_MEASURED = (
     *("evictor", "granularity", "score_norm", "budget", "n_sink", "recent"),
@@ -84,7 +86,7 @@ def measure(request: Request, task_manager: Any = None) -> Result:
 
     from page_bench.lm import PageLM
 
-    arguments, settings = _measuring(request.model_args)
+    arguments, settings, gate = _measuring(request.model_args)
     completed = harness.complete_call({"model_args": arguments, "tasks": ["-"]})["model_args"]
     manager = task_manager or TaskManager(
         metadata={**completed, "pretrained": completed["pretrained"], **request.metadata}
@@ -131,7 +133,8 @@ def measure(request: Request, task_manager: Any = None) -> Result:
     facts = ModelFacts(
         some.model, model_fingerprint(lm.model), some.dtype, some.attn_implementation
     )
-    calibration = _with_thresholds(
+    sides = _sides(gate)
+    calibration, without_tau = _with_thresholds(
         Calibration(
             model=facts,
             settings={**settings, "chat": request.chat},
@@ -146,19 +149,26 @@ def measure(request: Request, task_manager: Any = None) -> Result:
             page_bench=__version__,
         ),
         request,
+        sides,
     )
+    notes += without_tau
     notes += _notes(calibration, request, {traces[s].protocol for s in probes})
     rows: list[PilotRow] = []
     if request.compare:
         everything = [_measured(traces[sample]) for sample in dict.fromkeys([*pilot, *others])]
         rows = compare(
-            everything, [*PILOTS], request.pilot_size, request.seed, option=request.theta_z
+            everything,
+            [*PILOTS],
+            request.pilot_size,
+            request.seed,
+            option=request.theta_z,
+            side=sides["drop"],
         )
     return Result(calibration, tuple(rows), tuple(notes))
 
 
-def _measuring(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Setting]]:
-    """Model arguments that measure and evict nothing, and how they take the signals."""
+def _measuring(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Setting], Gate]:
+    """Model arguments that measure and evict nothing, how they take the signals, and for whom."""
     dropped = sorted(k for k in given if k in _NOT_MEASURED or k.startswith("evictor."))
     if dropped:
         _log.warning("no signal depends on %s: left out of the calibration", ", ".join(dropped))
@@ -173,7 +183,7 @@ def _measuring(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sett
     settings = settings_of(
         window=config.window, top_k=config.top_k, compress=config.compress, gate=gate
     )
-    return arguments, settings
+    return arguments, settings, gate
 
 
 def _traces(results: Any) -> dict[tuple[str, int], Any]:
@@ -194,26 +204,41 @@ def _measured(trace: Any) -> PilotInput:
     )
 
 
-def _with_thresholds(calibration: Calibration, request: Request) -> Calibration:
-    """Adds τ by every rule for every signal that is a number everywhere."""
+def _sides(gate: Gate) -> dict[str, Side]:
+    """On which side of τ a run opens, by signal: what the gate was told, defaults for the rest."""
+    sides = dict(SIDES)
+    if gate.signal is not None and gate.side is not None:
+        sides[gate.signal] = gate.side
+    return sides
+
+
+def _with_thresholds(
+    calibration: Calibration, request: Request, sides: Mapping[str, Side]
+) -> tuple[Calibration, list[str]]:
+    """Adds τ by every rule for every signal that is a number everywhere; a note on the others."""
     found: list[Threshold] = []
+    notes: list[str] = []
     for signal in calibration.inputs[0].signals:
-        everything = [one.signals[signal] for one in (*calibration.inputs, *calibration.probes)]
-        if any(value != value for value in everything):
-            continue
-        found += [
-            threshold_from(
-                calibration,
-                rule,
-                signal=signal,
-                side=SIDES[signal],
-                theta_z=request.theta_z,
-                open_rate=request.open_rate,
-            )
-            for rule in MEASURED_RULES
-            if rule != "midpoint" or calibration.probes
-        ]
-    return dataclasses.replace(calibration, thresholds=tuple(found))
+        for rule in MEASURED_RULES:
+            inputs = calibration.probes if rule == "midpoint" else calibration.inputs
+            odd = sum(not math.isfinite(one.signals[signal]) for one in inputs)
+            if odd:
+                notes.append(
+                    f"tau={rule} of {signal} was not measured: {signal} is not a number on {odd} "
+                    f"of {len(inputs)} inputs."
+                )
+            elif inputs:
+                found.append(
+                    threshold_from(
+                        calibration,
+                        rule,
+                        signal=signal,
+                        side=sides[signal],
+                        theta_z=request.theta_z,
+                        open_rate=request.open_rate,
+                    )
+                )
+    return dataclasses.replace(calibration, thresholds=tuple(found)), notes
 
 
 def _notes(

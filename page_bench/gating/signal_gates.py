@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -172,15 +172,20 @@ class Static(Gate):
 
     def opens(self, facts: Facts) -> bool:
         if facts.task_mean is None:
-            raise UsageError(
-                f"gate=static has no pilot prompt of {facts.task}, so nothing to decide by; "
-                f"take a larger pilot, or one with that task."
-            )
+            raise unrouted([facts.task])
         return _passes(self, facts, facts.task_mean)
 
     @property
     def side(self) -> Side:
         return self.open_when or SIDES[self.signal]
+
+
+def unrouted(tasks: Iterable[str]) -> UsageError:
+    """The error for tasks that `static` cannot decide on."""
+    return UsageError(
+        f"gate=static has no pilot prompt of {', '.join(sorted(tasks))}, so nothing to decide by; "
+        f"take a larger pilot, or one with prompts of every task."
+    )
 
 
 def _passes(gate: Gate, facts: Facts, value: float) -> bool:

@@ -153,11 +153,12 @@ class Bench:
         ids = torch.tensor([prompt.input_ids], device=model.device)
         start = seconds(self.model.device)
         cache = empty_cache(layer_windows(text_config(model)), length + self.new_tokens)
-        logits = forward(model, ids, cache)
+        logits = forward(model, ids, cache)[:, -1]
         prefilled = seconds(self.model.device)
         size = kv_bytes(cache)
         # Decoding is page-bench's own in all configurations.
         with observing(base_model(model)):
+            assert isinstance(prompt.request, AnswerRequest)
             rules = decoding_rules(model, self.tokenizer, ids, prompt.request)
             begun = seconds(self.model.device)
             with _counting(model, decoding) as steps:

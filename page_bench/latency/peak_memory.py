@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -35,9 +36,10 @@ class PeakMemory:
 
     On CUDA the allocator's own counters are read, summed over the devices. On the CPU a thread
     reads the anonymous memory of this process every millisecond: weights may be mapped from disk,
-    and whether their pages are resident is the kernel's affair. Earlier work leaves freed memory
-    behind that is used again unseen, so on the CPU only a fresh process measures well, to a few
-    MiB (see `in_fresh_process`).
+    and whether their pages are resident is the kernel's affair. What earlier work freed is given
+    back to the system when the context and each lap begin, since it would be used again unseen;
+    glibc alone can do that, and not for all of it, so that on the CPU only a fresh process
+    measures well, to a few MiB (see `in_fresh_process`).
 
     Args:
         device: one with a `counter`.
@@ -51,6 +53,8 @@ class PeakMemory:
         self._watcher = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> PeakMemory:
+        if not self._cuda:
+            _give_back_freed()
         self._start = self._peak = self._in_use()
         if self._cuda:
             self._reset()
@@ -75,8 +79,9 @@ class PeakMemory:
             self._reset()
             return peak - self._start
         with self._lock:
-            now = self._in_use()
-            peak, self._peak = max(self._peak, now), now
+            peak = max(self._peak, self._in_use())
+            _give_back_freed()
+            self._peak = self._in_use()
         return peak - self._start
 
     def _watch(self) -> None:
@@ -121,6 +126,13 @@ def in_fresh_process(arguments: Sequence[str]) -> dict[str, Any]:
         )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def _give_back_freed() -> None:
+    """Let go of the heap's freed pages; other C libraries than glibc keep them."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _devices() -> range:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
-import sys
-from functools import cache, lru_cache
+import os
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -17,7 +16,9 @@ from torch import Tensor
 from page_bench.errors import UsageError
 from page_bench.evictors._retention import RetentionEvictor
 from page_bench.evictors._retention_checkpoint import load_gates
+from page_bench.evictors._source import source_checksum
 from page_bench.evictors.base import Evictor, Wrapper
+from page_bench.options import option_types
 
 _ROW = 2**16
 """Numbers of a tensor that are summed into one, few enough for a CPU's cache."""
@@ -107,7 +108,8 @@ def tokenizer_checksum(tokenizer: Any) -> str:
 def evictor_checksums(evictor: Evictor) -> list[dict[str, Any]]:
     """What an evictor is besides its title and options; first itself, then what it wraps.
 
-    That is its class, a hash of its source code, and one of each file that an option names.
+    That is its class, a hash of its source code as it was imported (see
+    `evictors._source.source_checksum`), and one of each file or folder that an option names.
 
     Raises:
         UsageError: its source code cannot be read.
@@ -115,10 +117,16 @@ def evictor_checksums(evictor: Evictor) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     part: Evictor | None = evictor
     while part is not None:
+        source = source_checksum(type(part))
+        if source is None:
+            raise UsageError(
+                f"the source code of evictor={part.title} cannot be read, so that a run store "
+                f"could not tell whether it has changed; leave store out."
+            )
         parts.append(
             {
                 "class": type(part).__qualname__,
-                "source": _source_checksum(type(part)),
+                "source": source,
                 "files": _option_files(part),
             }
         )
@@ -126,58 +134,40 @@ def evictor_checksums(evictor: Evictor) -> list[dict[str, Any]]:
     return parts
 
 
-# Asked for once per class, so that a file which is edited later is not taken for what runs.
-@cache
-def _source_checksum(cls: type[Evictor]) -> str:
-    """SHA-256 of the modules that an evictor's classes stand in.
-
-    Of page-bench's own evictors these alone: what they share with others changes with
-    `key.NUMERICS_VERSION`. Of an installed package, all its modules.
-    """
-    texts: dict[str, str] = {}
-    for base in cls.__mro__:
-        if not issubclass(base, Evictor) or base in (Evictor, Wrapper):
-            continue
-        module = sys.modules[base.__module__]
-        top = sys.modules.get(module.__name__.partition(".")[0])
-        if top is not None and top.__name__ != "page_bench" and hasattr(top, "__path__"):
-            texts |= _package_sources(top)
-        else:
-            texts[base.__name__] = _source(module)
-    return hashlib.sha256(json.dumps(texts, sort_keys=True).encode()).hexdigest()
-
-
-def _package_sources(package: ModuleType) -> dict[str, str]:
-    files = [(folder, file) for folder in package.__path__ for file in Path(folder).rglob("*.py")]
-    return {
-        f"{package.__name__}/{file.relative_to(folder).as_posix()}": file.read_text("utf-8")
-        for folder, file in files
-    } or {package.__name__: _source(package)}
-
-
-def _source(module: ModuleType) -> str:
-    try:
-        return inspect.getsource(module)
-    except (OSError, TypeError) as error:
-        raise UsageError(
-            f"the source code of {module.__name__} cannot be read, so that a run store could not "
-            f"tell whether its evictor has changed; leave store out."
-        ) from error
-
-
 def _option_files(evictor: Evictor) -> dict[str, str]:
-    """Hashes of the files that options name, by option."""
+    """Hashes of the files and folders that options name, by option."""
     found = {}
-    for name, value in vars(evictor).items():
-        if not isinstance(value, str) or not value:
+    for option, wanted in option_types(type(evictor), without=("base",)).items():
+        value = getattr(evictor, option)
+        # One of a few words is no path, whatever stands in the working directory.
+        if not isinstance(value, str) or not value or str not in (wanted, *get_args(wanted)):
             continue
-        if name == "checkpoint" and isinstance(evictor, RetentionEvictor):
-            found[name] = _gates_checksum(value)
-        elif Path(value).expanduser().is_file():
-            path = Path(value).expanduser().resolve()
-            stat = path.stat()
-            found[name] = _file_checksum(path, stat.st_mtime_ns, stat.st_size)
+        if option == "checkpoint" and isinstance(evictor, RetentionEvictor):
+            found[option] = _gates_checksum(value)
+        elif (path := _existing(value)) is not None:
+            found[option] = _folder_checksum(path) if path.is_dir() else _file_checksum(path)
     return found
+
+
+def _existing(value: str) -> Path | None:
+    """The file or folder that a text names, if it names one."""
+    # Any text may stand here, also one that is too long for a path.
+    with suppress(OSError, RuntimeError, ValueError):
+        path = Path(value).expanduser().resolve()
+        return path if path.is_dir() or path.is_file() else None
+    return None
+
+
+def _folder_checksum(folder: Path) -> str:
+    """SHA-256 of all files in a folder, with their names; linked folders are looked into."""
+    lines, seen = [], set()
+    for here, below, files in os.walk(folder, followlinks=True):
+        seen.add(os.path.realpath(here))
+        below[:] = [name for name in below if os.path.realpath(Path(here, name)) not in seen]
+        for path in (Path(here, name) for name in files):
+            if path.is_file():
+                lines.append(f"{path.relative_to(folder).as_posix()} {_file_checksum(path)}")
+    return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _gates_checksum(checkpoint: str) -> str:
@@ -191,7 +181,12 @@ def _modules_checksum(gates: tuple[Any, ...]) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
-@lru_cache(maxsize=64)
-def _file_checksum(path: Path, mtime_ns: int, size: int) -> str:
+def _file_checksum(path: Path) -> str:
+    stat = path.stat()
+    return _read_checksum(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _read_checksum(path: Path, mtime_ns: int, size: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -139,7 +139,7 @@ def _tables(found: Contents) -> list[str]:
         lines += ["", *_model(model)]
     lines += ["", f"{'task':<40}{'prompts':>10}"]
     lines += [f"{task:<40}{count:>10}" for task, count in found.tasks.items()]
-    lines += ["", f"{'arm':<40}{'budget':>10}{'answers':>10}  options"]
+    lines += ["", _line("arm", "budget", "n_sink", "recent", "window", "answers", "options")]
     lines += [_arm(arm) for arm in found.arms]
     sizes = ", ".join(f"{kind} {_amount(size)}" for kind, size in found.bytes.items())
     return [*lines, "", f"values: {sizes}"]
@@ -158,13 +158,21 @@ def _model(model: Model) -> list[str]:
 
 
 def _arm(arm: Arm) -> str:
-    name, budget = arm.evictor, "" if arm.budget is None else f"{arm.budget:g}"
+    name = arm.evictor
     if arm.granularity is not None:
         name += f", {arm.granularity}"
     if arm.score_norm not in (None, "none"):
         name += f", {arm.score_norm}"
     options = " ".join(f"{k}={v}" for k, v in arm.options.items() if v is not None)
-    return f"{name:<40}{budget:>10}{arm.answers:>10}  {options}".rstrip()
+    budget = "" if arm.budget is None else f"{arm.budget:g}"
+    positions = ("" if n is None else n for n in (arm.n_sink, arm.recent, arm.window))
+    return _line(name, budget, *positions, arm.answers, options)
+
+
+def _line(name: str, *columns: int | str) -> str:
+    budget, n_sink, recent, window, answers, options = columns
+    numbers = f"{budget:>8}{n_sink:>7}{recent:>7}{window:>7}{answers:>9}"
+    return f"{name:<40}{numbers}  {options}".rstrip()
 
 
 def _print_some(phrases: Sequence[str], what: str) -> None:

@@ -52,6 +52,8 @@ class Arm:
         evictor: title; `full` for the full cache.
         budget: None for the full cache.
         granularity, score_norm, options: as in the trace; None or empty for the full cache.
+        n_sink, recent: positions that always stay, first and last; None for the full cache.
+        window: of observation, in positions; None for the full cache.
         answers: records.
     """
 
@@ -60,6 +62,9 @@ class Arm:
     granularity: str | None
     score_norm: str | None
     options: dict[str, Any]
+    n_sink: int | None
+    recent: int | None
+    window: int | None
     answers: int
 
 
@@ -156,7 +161,12 @@ def _counted(store: RunStore) -> Contents:
             )
         )
     listed = [_arm(json.loads(text), count) for text, count in arms.items()]
-    listed.sort(key=lambda arm: (arm.evictor != FULL, arm.evictor, arm.budget or 0))
+    listed.sort(
+        key=lambda arm: (
+            *(arm.evictor != FULL, arm.evictor, arm.budget or 0),
+            *(arm.n_sink or 0, arm.recent or 0, arm.window or 0),
+        )
+    )
     return Contents(models, listed, {k: len(v) for k, v in sorted(tasks.items())}, sizes)
 
 
@@ -217,6 +227,9 @@ def _arm(part: dict[str, Any], count: int) -> Arm:
         granularity=part.get("granularity"),
         score_norm=part.get("score_norm"),
         options=part.get("options", {}),
+        n_sink=part.get("n_sink"),
+        recent=part.get("recent"),
+        window=part.get("window"),
         answers=count,
     )
 

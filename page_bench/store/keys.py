@@ -16,6 +16,7 @@ import torch
 
 from page_bench.calibration.fingerprint import Fingerprint, model_fingerprint
 from page_bench.config import PageConfig
+from page_bench.continuations import ContinuationRequest
 from page_bench.prefill import base_model, text_config
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import ArmAnswer
@@ -131,24 +132,33 @@ def answer_key(
     Raises:
         UsageError: generation arguments or an evictor that cannot be compared.
     """
-    request = prompt.request
-    sampled = request.arguments.get("do_sample")
-    if sampled is None:
-        sampled = model.generation.get("do_sample")
     return Key(
         {
             **_common("answer", ArmAnswer, model, prompt),
-            "generation": {
-                "max_new_tokens": request.max_new_tokens,
-                "stop": list(request.stop),
-                "arguments": dict(request.arguments),
-                "model": dict(model.generation),
-                "seed": [prompt.repeat, sampling_seed] if sampled else None,
-            },
+            "generation": _generation(model, prompt, sampling_seed),
             "eviction": None if config is None else _eviction(config),
         },
         _about(model, prompt),
     )
+
+
+def _generation(model: StoredModel, prompt: Prompt, sampling_seed: int) -> dict[str, Any]:
+    request = prompt.request
+    if isinstance(request, ContinuationRequest):
+        return {
+            "continuations": [list(ids) for ids in request.continuations],
+            "softmax_dtype": str(request.softmax_dtype),
+        }
+    sampled = request.arguments.get("do_sample")
+    if sampled is None:
+        sampled = model.generation.get("do_sample")
+    return {
+        "max_new_tokens": request.max_new_tokens,
+        "stop": list(request.stop),
+        "arguments": dict(request.arguments),
+        "model": dict(model.generation),
+        "seed": [prompt.repeat, sampling_seed] if sampled else None,
+    }
 
 
 def _common(record: str, value: type, model: StoredModel, prompt: Prompt) -> dict[str, Any]:

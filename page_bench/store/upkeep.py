@@ -69,8 +69,8 @@ class Merged:
         added: records that the store lacked.
         equal: those it had.
         damaged: one phrase for each record that was left out because it is damaged.
-        conflicts: one phrase for each record that says something else there; the store keeps
-            its own.
+        conflicts: one phrase for each record that says something else there, or that is damaged
+            in the store itself; the store keeps its own.
     """
 
     added: int = 0
@@ -106,10 +106,15 @@ def merge(store: RunStore, source: RunStore) -> Merged:
                 if insert(connection, record):
                     merged.added += 1
                     continue
-                ((ours,),) = connection.execute(
-                    "SELECT value FROM records WHERE digest = ?", (record.digest,)
+                ((ours, known),) = connection.execute(
+                    "SELECT value, value_sha256 FROM records WHERE digest = ?", (record.digest,)
                 )
-                if different := _differences(ours, record.value):
+                if sha256(ours) != known:
+                    merged.conflicts.append(
+                        f"{record.kind} {record.digest[:12]} is damaged here and sound in the "
+                        f"other; merge both stores into a new one"
+                    )
+                elif different := _differences(ours, record.value):
                     about = json.loads(record.about)
                     merged.conflicts.append(
                         f"{record.kind} {record.digest[:12]} (model {about.get('model')}, task "

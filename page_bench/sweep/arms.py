@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import logging
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,6 +161,11 @@ def _configuration(
         raise UsageError(
             f"the command runs --model {config.model}, but a sweep answers all arms by one "
             f"{MODEL}; write --model {MODEL}, or run lm_eval itself."
+        )
+    if config.limit is not None and not 0 < config.limit < math.inf:
+        raise UsageError(
+            f"--limit {config.limit:g} names no number of prompts; give a whole number from 1 on, "
+            f"or a share of each task's prompts below 1."
         )
     return config
 

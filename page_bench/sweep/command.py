@@ -15,7 +15,8 @@ from page_bench.sweep.file import read_sweep
 _EPILOG = """\
 Each arm gets a folder of its own under --output_path, with what `lm_eval run` writes. A sweep that
 was stopped goes on when it is started again with the same words; a finished arm is run anew once
-its folder is deleted. The same files run on many machines with `wandb sweep` and `wandb agent`."""
+its folder is deleted, or its evictor's code, its calibration or its model's files have changed.
+The same files run on many machines with `wandb sweep` and `wandb agent`."""
 
 
 def run(argv: Sequence[str], task_manager: Any = None) -> int:
@@ -26,22 +27,24 @@ def run(argv: Sequence[str], task_manager: Any = None) -> int:
         task_manager: see `sweep_tasks.SharedTasks`.
     """
     args = _parser().parse_args(list(argv))
-    arms: dict[str, Arm] = {}
+    arms: dict[tuple[str, Path], Arm] = {}
     for file in args.files:
         for arm in arms_of(read_sweep(file), args.output_path, args.count, args.seed, args.limit):
-            arms.setdefault(arm.digest, arm)
+            # An arm of two files with folders of their own is written to both, answered once.
+            arms.setdefault((arm.digest, arm.folder.parent), arm)
     chosen = list(arms.values())
     flags = trackers_of(chosen)
     if flags:
         _say(f"{', '.join(flags)}: left out, a local sweep reports to no server")
     _share_log()
-    from page_bench.sweep import runner  # loads torch and lm-eval
+    from page_bench.sweep.plan import plan_sweep  # loads torch and lm-eval
+    from page_bench.sweep.runner import run_sweep
 
     if args.plan:
-        print(_table(runner.plan_sweep(chosen, task_manager)))
+        print(_table(plan_sweep(chosen, task_manager)))
         return 0
     store = None if args.store is None else Path(args.store).expanduser()
-    print(runner.run_sweep(chosen, store, task_manager, _say))
+    print(run_sweep(chosen, store, task_manager, _say, args.ray))
     return 0
 
 
@@ -88,7 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help="W&B sweep file (method grid or random)")
     add("--output_path", "-o", metavar="DIR", help="folder for the arms' folders")
-    add("--store", metavar="PATH", help="run store (DIR/store.sqlite)")
+    add("--store", metavar="PATH", help="run store (store.sqlite in the first file's DIR)")
+    add("--ray", metavar="ADDRESS", help="share out the prompts on a Ray cluster, or on `local`")
     add("--plan", action="store_true", help="count prefills and decodes, and run nothing")
     add(
         "--count",

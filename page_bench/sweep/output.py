@@ -16,6 +16,7 @@ from lm_eval.loggers import EvaluationTracker, evaluation_tracker
 from page_bench.analysis.runs import TRACE_PATTERN
 from page_bench.errors import UsageError
 from page_bench.sweep.arms import Arm
+from page_bench.sweep.basis import basis_of, changes
 
 MARKER = "finished.json"
 """File in an arm's folder that says that all others are whole."""
@@ -25,14 +26,27 @@ _PATTERNS = ("results_*.json", "samples_*.jsonl", TRACE_PATTERN, "*.partial")
 
 
 def is_finished(arm: Arm) -> bool:
-    """Whether the arm's files are there, each as long as when it was finished."""
+    """Whether the arm's files are there whole, and would be the same if it were run again."""
+    marker = _whole(arm)
+    return marker is not None and not changes(marker.get("basis"), basis_of(arm))
+
+
+def outdated(arm: Arm) -> list[str]:
+    """What the arm's results rest on and has changed since they were written; none without them."""
+    marker = _whole(arm)
+    return [] if marker is None else changes(marker.get("basis"), basis_of(arm))
+
+
+def _whole(arm: Arm) -> dict[str, Any] | None:
+    """The arm's marker, if all files are there, each as long as when it was finished."""
     try:
-        marker = json.loads((arm.folder / MARKER).read_text(encoding="utf-8"))
-        return marker["arm"] == arm.digest and all(
+        marker: dict[str, Any] = json.loads((arm.folder / MARKER).read_text(encoding="utf-8"))
+        whole = marker["arm"] == arm.digest and all(
             (arm.folder / name).stat().st_size == size for name, size in marker["files"].items()
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+        return None
+    return marker if whole else None
 
 
 @contextmanager
@@ -62,11 +76,14 @@ def unfinished(arm: Arm) -> Iterator[bool]:
         lock.release()
 
 
-def write_results(arm: Arm, tracker: EvaluationTracker, results: dict[str, Any]) -> None:
+def write_results(
+    arm: Arm, basis: dict[str, str], tracker: EvaluationTracker, results: dict[str, Any]
+) -> None:
     """Write results and samples as `lm_eval run` does, then mark the arm as finished.
 
     Args:
         arm: the arm; its folder holds nothing but this run's trace.
+        basis: see `basis_of`, from before the arm's model was loaded.
         tracker: the run's tracker.
         results: what `simple_evaluate` returned; the samples are taken out of it.
 
@@ -85,10 +102,11 @@ def write_results(arm: Arm, tracker: EvaluationTracker, results: dict[str, Any])
         if told:
             raise OSError(told[1] if len(told) > 1 else told[0])
         _check(arm, samples)
-        trace = results["config"]["page"]["trace_file"]
+        trace = _trace(results["config"]["page"])
         files = {*_files(arm), *([] if trace is None else [Path(trace)])}
         marker = {
             "arm": arm.digest,
+            "basis": basis,
             "parameters": dict(arm.parameters),
             "files": {os.path.relpath(path, arm.folder): path.stat().st_size for path in files},
         }
@@ -138,6 +156,14 @@ def _check(arm: Arm, samples: dict[str, list[Any]] | None) -> None:
         with paths[0].open("rb") as file:
             if sum(line.endswith(b"\n") for line in file) != len(rows):
                 raise ValueError(f"{paths[0].name} is not whole")
+
+
+def _trace(page: dict[str, Any]) -> str | None:
+    """The file of traces; raises OSError if there was to be one, which a run alone only tells."""
+    if page["trace"] is not None and page["trace_file"] is None:
+        raise OSError(page["warnings"][-1])
+    file: str | None = page["trace_file"]
+    return file
 
 
 def _files(arm: Arm) -> list[Path]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,198 +20,131 @@ from tqdm import tqdm
 
 from page_bench import plugin
 from page_bench.config import PageConfig, is_ours
-from page_bench.engine import Filled
 from page_bench.errors import UsageError
 from page_bench.harness import MODEL
-from page_bench.lm import PageLM
 from page_bench.lm_eval_cost import once_for_all_runs
-from page_bench.sweep.arms import Arm, eviction_of, groups_of
-from page_bench.sweep.output import is_finished, unfinished, write_results
+from page_bench.sweep.arms import Arm, groups_of
+from page_bench.sweep.basis import basis_of
+from page_bench.sweep.checks import check_decisions, check_files
+from page_bench.sweep.model import load_model
+from page_bench.sweep.output import is_finished, outdated, unfinished, write_results
+from page_bench.sweep.ray_workers import RayWorkers
+from page_bench.sweep.spent import Spent
 from page_bench.sweep.tasks import SharedTasks
 
 Say = Callable[[str], object]
 
-
-@dataclass(frozen=True)
-class GroupPlan:
-    """What a group of arms that share their prefills takes, if nothing of it is stored.
-
-    Attributes:
-        arms: how many arms.
-        finished: how many of them have their files already; the rest counts only what is left.
-        prompts: prompts of one arm, each prefilled once.
-        evictions: different evictions; each is decoded once per prompt, or less often where two
-            keep the same entries.
-        full: whether the full cache is decoded, too.
-        gated: arms whose gate chooses, prompt by prompt, between the two.
-    """
-
-    arms: int
-    finished: int
-    prompts: int
-    evictions: int
-    full: bool
-    gated: int
-
-    @property
-    def decodes(self) -> int:
-        """Answers to decode, at most."""
-        return self.prompts * (self.evictions + self.full)
-
-    @property
-    def look_ups(self) -> int:
-        """Answers of gated arms, which cost nothing more."""
-        return self.prompts * self.gated
-
-
-@dataclass
-class Spent:
-    """Where the time of a sweep went.
-
-    Attributes:
-        arms: arms that were run.
-        prompts: prompts whose answers were asked for, over all groups.
-        stored: those of which everything stood in the store.
-        prefill_tokens, new_tokens: tokens read and answered by the model.
-        seconds: by activity.
-    """
-
-    arms: int = 0
-    prompts: int = 0
-    stored: int = 0
-    prefill_tokens: int = 0
-    new_tokens: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def on(self, activity: str) -> Iterator[None]:
-        """Count the seconds of a block."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            passed = time.perf_counter() - start
-            self.seconds[activity] = self.seconds.get(activity, 0.0) + passed
-
-    def fill(self, filled: Filled, passed: float) -> None:
-        """Count the seconds in which a group's answers were computed."""
-        self.stored += filled.stored
-        self.prefill_tokens += filled.prefill_tokens
-        self.new_tokens += filled.new_tokens
-        rest = passed - sum(filled.seconds.values())
-        for activity, seconds in {**filled.seconds, "store": rest}.items():
-            self.seconds[activity] = self.seconds.get(activity, 0.0) + seconds
-
-    def __str__(self) -> str:
-        total = sum(self.seconds.values())
-        lines = [
-            f"{self.arms} arms in {total:.1f} s; {self.stored} of {self.prompts} prompts came from "
-            f"the store",
-            f"prefill {self._rate(self.prefill_tokens, 'prefill')}, decode "
-            f"{self._rate(self.new_tokens, 'decode')}",
-        ]
-        lines += [
-            f"  {activity:<24}{seconds:10.1f} s {seconds / total:6.1%}"
-            for activity, seconds in self.seconds.items()
-        ]
-        return "\n".join(lines)
-
-    def _rate(self, tokens: int, activity: str) -> str:
-        seconds = self.seconds.get(activity, 0.0)
-        return f"{tokens} tokens" + (f", {tokens / seconds:.0f} per s" if seconds else "")
-
-
-def plan_sweep(arms: Sequence[Arm], task_manager: Any = None) -> list[GroupPlan]:
-    """What a sweep takes, group by group; loads tasks, and no weights.
-
-    Args:
-        arms: all arms.
-        task_manager: see `SharedTasks`.
-
-    Raises:
-        UsageError: a task that does not exist or does not generate.
-    """
-    plugin.install()
-    plans = []
-    for group in groups_of(arms):
-        left = [arm for arm in group if not is_finished(arm)]
-        pages = [arm.page for arm in left]
-        plans.append(
-            GroupPlan(
-                arms=len(group),
-                finished=len(group) - len(left),
-                prompts=SharedTasks(left[0], task_manager).prompt_count(left[0]) if left else 0,
-                evictions=len({eviction_of(page) for page in pages} - {None}),
-                full=any(page.gate != "open" for page in pages),
-                gated=sum(page.gate not in ("open", "closed") for page in pages),
-            )
-        )
-    return plans
+STORE = "store.sqlite"
+_REQUEST_TYPES = ("generate_until", "loglikelihood")
 
 
 def run_sweep(
-    arms: Sequence[Arm], store: Path | None, task_manager: Any = None, say: Say = lambda text: None
+    arms: Sequence[Arm],
+    store: Path | None,
+    task_manager: Any = None,
+    say: Say = lambda text: None,
+    ray: str | None = None,
 ) -> Spent:
     """Run all arms that are not finished.
 
     Args:
         arms: the arms; those that share a prefill are answered from one model.
-        store: run store for arms whose model arguments name none; None means a file of its own
-            beside each arm's folder.
+        store: run store for arms whose model arguments name none; None means `store.sqlite` beside
+            the folder of the first arm, for all of them.
         task_manager: see `SharedTasks`.
         say: told what is done and what is reused.
+        ray: see `RayWorkers`; None answers all prompts in this process.
 
     Raises:
         UsageError: an arm that cannot be run, or files that cannot be written.
     """
     plugin.install()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError(
+            "page-bench sweep answers all arms in one process; start it without accelerate or "
+            "torchrun, or run the arms by lm_eval, which shares out the prompts of one arm."
+        )
     spent = Spent()
     left = [arm for arm in arms if not is_finished(arm)]
+    changed = [names for names in map(outdated, left) if names]
+    if changed:
+        what = ", ".join(sorted({name for names in changed for name in names}))
+        say(f"{len(changed)} finished arms are run anew, for they were run with another {what}")
     if len(left) < len(arms):
         say(f"{len(arms) - len(left)} of {len(arms)} arms are finished; {len(left)} are left")
+    if not left:
+        return spent
+    check_files(left)
+    if store is None:
+        # One for all, or files that share their prefills would each compute them.
+        store = arms[0].folder.parent / STORE
+        if len(_parents(arms)) > 1:
+            say(f"one run store for all files: {store}")
     groups = groups_of(left)
     for number, group in enumerate(groups, start=1):
         say(f"{len(group)} arms share their prefills (group {number} of {len(groups)})")
-        _run_group(group, store, task_manager, spent, say)
+        _run_group(group, store, task_manager, spent, say, ray)
     return spent
 
 
 def _run_group(
-    group: Sequence[Arm], store: Path | None, task_manager: Any, spent: Spent, say: Say
+    group: Sequence[Arm],
+    store: Path,
+    task_manager: Any,
+    spent: Spent,
+    say: Say,
+    ray: str | None,
 ) -> None:
     with spent.on("tasks"):
+        bases = [basis_of(arm) for arm in group]
         tasks = SharedTasks(group[0], task_manager)
-        pages = [_page(tasks.arguments(group[0]), group[0], store)]
+        pages = [_page(tasks.arguments(group[0]), store)]
         with _repeating(group[0], set()):
-            pages += [_page(tasks.arguments(arm), arm, store) for arm in group[1:]]
+            pages += [_page(tasks.arguments(arm), store) for arm in group[1:]]
     with spent.on("model"):
-        lm = _load(tasks.arguments(group[0]), pages[0])
+        lm = load_model(tasks.arguments(group[0]), pages[0])
     with spent.on("prompts"):
-        requests = _requests(lm, tasks.arguments(group[0]))
+        requests = _requests(lm, tasks.arguments(group[0]), tasks.request_types(group[0]))
     with spent.on("prompts"):
         # Before the first of them is answered, the model must know all arms as fit for it.
         own = [lm.with_page(page) for page in pages]
+        chat = bool(tasks.arguments(group[0])["apply_chat_template"])
+        check_decisions(group, pages, lm, requests, chat)
+    configs = [each.page for each in own]
     start = time.perf_counter()
-    filled = lm.fill(requests, [each.page for each in own])
+    if ray is None:
+        filled = lm.fill(requests, configs)
+    else:
+        with RayWorkers(ray, tasks.arguments(group[0]), pages[0]) as workers:
+            say(f"Ray: {len(workers)} workers")
+            lm.take_for_stored(workers.stored_model())
+            filled = lm.fill(requests, configs, compute=workers)
     spent.fill(filled, time.perf_counter() - start)
     spent.prompts += len(requests)
     said: set[str] = set()
     with spent.on("scoring and writing"), once_for_all_runs():
-        for arm, page in zip(
-            tqdm(group, desc="arms", unit="arm", disable=None), pages, strict=True
+        for arm, page, basis in zip(
+            tqdm(group, desc="arms", unit="arm", disable=None), pages, bases, strict=True
         ):
             with unfinished(arm) as wanted:
                 if wanted:
-                    _run_arm(arm, lm.with_page(page), tasks, said)
+                    _run_arm(arm, basis, lm.with_page(page), tasks, said)
                     spent.arms += 1
-    say(f"{len(group)} arms written to {group[0].folder.parent}")
+    say(f"{len(group)} arms written to {', '.join(map(str, _parents(group)))}")
 
 
-def _run_arm(arm: Arm, lm: Any, tasks: SharedTasks, said: set[str]) -> None:
+def _parents(arms: Sequence[Arm]) -> list[Path]:
+    """The folders that hold the arms' folders."""
+    return list(dict.fromkeys(arm.folder.parent for arm in arms))
+
+
+def _run_arm(arm: Arm, basis: dict[str, str], lm: Any, tasks: SharedTasks, said: set[str]) -> None:
     """Evaluate one arm, its answers looked up in the store, and write what `lm_eval run` would."""
     with _repeating(arm, said):
         arguments = tasks.arguments(arm)
-        lm.generate_until = functools.partial(lm.generate_until, disable_tqdm=True)
+        for request_type in _REQUEST_TYPES:
+            quiet = functools.partial(getattr(lm, request_type), disable_tqdm=True)
+            setattr(lm, request_type, quiet)
         results = lm_eval.simple_evaluate(**arguments | {"model": lm})
     if results is None:  # not the process that writes
         return
@@ -219,24 +152,15 @@ def _run_arm(arm: Arm, lm: Any, tasks: SharedTasks, said: set[str]) -> None:
     # lm-eval was given an object, and here is where it would have written its name.
     results["config"]["model"] = MODEL
     tracker.general_config_tracker.model_source = MODEL
-    write_results(arm, tracker, results)
+    write_results(arm, basis, tracker, results)
 
 
-def _load(arguments: dict[str, Any], page: PageConfig) -> Any:
-    """The model as lm-eval creates it, without an arm's own trace."""
-    model_args = {k: v for k, v in arguments["model_args"].items() if k != "trace"}
-    return PageLM.create_from_arg_obj(
-        {**model_args, "store": page.store},
-        {name: arguments[name] for name in ("batch_size", "max_batch_size", "device")},
-    )
-
-
-def _page(arguments: dict[str, Any], arm: Arm, store: Path | None) -> PageConfig:
+def _page(arguments: dict[str, Any], store: Path) -> PageConfig:
     """An arm's configuration, with a store."""
     ours = {k: v for k, v in arguments["model_args"].items() if is_ours(k)}
     page = PageConfig.from_arguments(ours)
     if page.store is None:
-        page = dataclasses.replace(page, store=str(store or arm.folder.parent / "store.sqlite"))
+        page = dataclasses.replace(page, store=str(store))
     return page
 
 
@@ -248,14 +172,21 @@ class _Collected(Exception):
         self.requests = requests
 
 
-def _requests(lm: Any, arguments: dict[str, Any]) -> list[Instance]:
+def _requests(lm: Any, arguments: dict[str, Any], types: Collection[str]) -> list[Instance]:
     """The requests that lm-eval makes of the tasks, as it would hand them to the model."""
+    collected: list[Instance] = []
+    left = set(types)
 
-    def collect(requests: list[Instance]) -> None:
-        raise _Collected(requests)
+    def collect(request_type: str, requests: list[Instance]) -> list[Any]:
+        collected.extend(requests)
+        left.discard(request_type)
+        if not left:
+            raise _Collected(collected)
+        return [None] * len(requests)
 
     lm = lm.with_page(lm.page)
-    lm.generate_until = collect
+    for request_type in _REQUEST_TYPES:
+        setattr(lm, request_type, functools.partial(collect, request_type))
     try:
         lm_eval.simple_evaluate(**arguments | {"model": lm, "evaluation_tracker": None})
     except _Collected as collected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from copy import copy
@@ -16,6 +17,13 @@ from lm_eval.tasks import TaskManager
 from page_bench.errors import UsageError
 from page_bench.harness import complete_call
 from page_bench.sweep.arms import Arm, is_of_the_arm
+
+_REQUEST_TYPES = {
+    "generate_until": "generate_until",
+    "loglikelihood": "loglikelihood",
+    "multiple_choice": "loglikelihood",
+}
+"""What a task asks for, by its output type."""
 
 
 class SharedTasks:
@@ -71,9 +79,7 @@ class SharedTasks:
                 "check_integrity": config.check_integrity,
                 "write_out": config.write_out,
                 "log_samples": config.log_samples,
-                "evaluation_tracker": EvaluationTracker(
-                    **config.hf_hub_log_args | {"output_path": config.output_path}
-                ),
+                "evaluation_tracker": tracker_of(arm),
                 "system_instruction": config.system_instruction,
                 "apply_chat_template": config.apply_chat_template,
                 "fewshot_as_multiturn": config.fewshot_as_multiturn,
@@ -94,24 +100,31 @@ class SharedTasks:
         manager.load = lambda specs: self._load(manager, specs)
         return completed
 
+    def request_types(self, arm: Arm) -> set[str]:
+        """The types of request that the tasks make of a model; loads the tasks."""
+        arguments = self.arguments(arm)
+        tasks = arguments["task_manager"].load(arguments["tasks"])["tasks"].values()
+        return {_REQUEST_TYPES.get(task.OUTPUT_TYPE, task.OUTPUT_TYPE) for task in tasks}
+
     def prompt_count(self, arm: Arm) -> int:
         """How many prompts an arm asks, repeats included; loads the tasks.
 
+        A multiple-choice document counts once, also where its choices have contexts of their own.
+
         Raises:
-            UsageError: a task that does not generate.
+            UsageError: a task that asks for rolling likelihoods.
         """
         arguments = self.arguments(arm)
         total = 0
         for name, task in arguments["task_manager"].load(arguments["tasks"])["tasks"].items():
-            if task.OUTPUT_TYPE != "generate_until":
+            if task.OUTPUT_TYPE not in _REQUEST_TYPES:
                 raise UsageError(
-                    f"page_hf answers generate_until tasks only so far; leave out {name} "
-                    f"({task.OUTPUT_TYPE})."
+                    f"page_hf gives no rolling likelihoods; leave out {name} ({task.OUTPUT_TYPE})."
                 )
             there = len(task.eval_docs)
             asked = get_sample_size(task, arguments["limit"])
-            if arguments["samples"] is not None:
-                asked = len(arguments["samples"].get(name, ()))
+            if arguments["samples"] is not None and name in arguments["samples"]:
+                asked = len(arguments["samples"][name])
             total += (there if asked is None else min(asked, there)) * task.config.repeats
         return total
 
@@ -129,6 +142,25 @@ class SharedTasks:
             name: _told(task, manager.metadata) for name, task in self._loaded["tasks"].items()
         }
         return {**self._loaded, "tasks": tasks}
+
+
+def tracker_of(arm: Arm) -> EvaluationTracker:
+    """What writes the arm's results, as `lm_eval run` makes it.
+
+    Raises:
+        UsageError: results are to be pushed to the hub, and it knows no place for them.
+    """
+    arguments = {**arm.config.hf_hub_log_args, "output_path": arm.config.output_path}
+    token = os.environ.get("HF_TOKEN")
+    if token:
+        arguments["token"] = token
+    try:
+        return EvaluationTracker(**arguments)
+    except (OSError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"--hf_hub_log_args: {' '.join(str(error).split()).rstrip('.')}; mend or leave out the "
+            f"flag."
+        ) from error
 
 
 def _told(task: Any, metadata: Mapping[str, Any]) -> Any:

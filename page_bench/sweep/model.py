@@ -1,0 +1,25 @@
+"""The model of a sweep, loaded once for all its arms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from page_bench import plugin
+from page_bench.config import PageConfig
+from page_bench.lm import PageLM
+
+
+def load_model(arguments: dict[str, Any], page: PageConfig) -> PageLM:
+    """The model as lm-eval creates it, without an arm's own trace.
+
+    Args:
+        arguments: those of `simple_evaluate`.
+        page: the arm whose store it has.
+    """
+    plugin.install()
+    model_args = {k: v for k, v in arguments["model_args"].items() if k != "trace"}
+    lm: PageLM = PageLM.create_from_arg_obj(
+        {**model_args, "store": page.store},
+        {name: arguments[name] for name in ("batch_size", "max_batch_size", "device")},
+    )
+    return lm
