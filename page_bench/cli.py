@@ -39,11 +39,26 @@ COMMANDS = {
     "regate": Command(
         "any gate, any τ on stored plain and full runs", "page_bench.analysis.command"
     ),
+    "report": Command("tables and figures from stored runs", "page_bench.report.command"),
     "evictors": Command(
         "list the evictors, what they need and their options", "page_bench.evictor_list"
     ),
     "latency": Command(
         "time and memory of full, plain and gated decoding", "page_bench.latency.command"
+    ),
+    "doctor": Command(
+        "check that numbers are right with your model, device and dtype",
+        "page_bench.doctor.command",
+    ),
+    "wandb-import": Command(
+        "upload finished runs and sweeps to Weights & Biases", "page_bench.tracking.command"
+    ),
+    "compare": Command(
+        "our numbers beside those of the PAGE paper", "page_bench.leaderboard.compare_command"
+    ),
+    "leaderboard": Command(
+        "add finished runs to the table of results, check, rank, build its page",
+        "page_bench.leaderboard.command",
     ),
     "store": Command("list, check, export, merge or prune a run store", "page_bench.store.command"),
 }
@@ -74,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="page-bench",
         description="What KV-cache eviction does to a language model, input by input.",
         epilog="commands:\n"
-        + "\n".join(f"  {name:<12}{command.summary}" for name, command in COMMANDS.items())
+        + "\n".join(f"  {name:<14}{command.summary}" for name, command in COMMANDS.items())
         + "\n\n`page-bench COMMAND --help` shows a command's arguments.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

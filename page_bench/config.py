@@ -194,6 +194,10 @@ class PageConfig:
         read = self.make_gate().signal
         return ("drop",) if read in (None, "drop") else ("drop", str(read))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Evictors of a file are of a class that other processes cannot import.
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
     @property
     def drop_options(self) -> DropOptions:
         """How D is taken."""

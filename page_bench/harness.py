@@ -1,6 +1,6 @@
 """What page-bench adds to lm-eval's own modules: its model, its tasks and its defaults.
 
-`plugin` calls one of the four public functions for each module of lm-eval that has been imported.
+`plugin` calls one of the five public functions for each module of lm-eval that has been imported.
 Each may be called again on the same module, and steps aside where lm-eval does its work itself.
 """
 
@@ -111,6 +111,13 @@ def end_cleanly(module: ModuleType) -> None:
         return with_clear_errors
 
     _wrap(module.HarnessCLI, "execute", around)
+
+
+def watch_wandb(module: ModuleType) -> None:
+    """Show what goes wrong with W&B. Takes `lm_eval.loggers`."""
+    from page_bench.tracking.logger import watched
+
+    module.WandbLogger = watched(module.WandbLogger)  # type: ignore[attr-defined]
 
 
 def complete_call(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import postprocess_generated_text
 
-from page_bench import attention, default_model, loading, support
+from page_bench import __version__, attention, default_model, loading, support
 from page_bench.calibration.file import ModelFacts
 from page_bench.calibration.fingerprint import model_fingerprint
 from page_bench.case import Memory
@@ -28,7 +27,7 @@ from page_bench.errors import UsageError
 from page_bench.prefill import base_model
 from page_bench.progress import PromptBar
 from page_bench.prompt import Prompt
-from page_bench.record import brief, trace_of
+from page_bench.record import brief, settings_of, trace_of
 from page_bench.requests import PromptMaker
 from page_bench.run_record import RunRecord
 from page_bench.store.keys import StoredModel
@@ -142,7 +141,9 @@ class PageLM(DataParallelLM):
         warnings = calibration_warnings(self.page, facts, asked, self._chat)
         description = f"page_hf: {self.page.evictor}, gate {self.page.gate}"
         with self.engine() as engine, self._bar(len(prompts), description, hidden) as bar:
-            outcomes, decided = engine.run(prompts, bar.answered)
+            answered = self._record.started(self._settings, bar.answered)
+            outcomes, decided = engine.run(prompts, answered)
+            self._record.compare(engine.memory, prompts)
         traces = [
             trace_of(
                 facts,
@@ -169,7 +170,7 @@ class PageLM(DataParallelLM):
         return super().gather_object(obj, dst)
 
     def _new_record(self) -> RunRecord:
-        return RunRecord(self.page.trace if self.rank == 0 else None)
+        return RunRecord(self.page.trace if self.rank == 0 else None, self.rank)
 
     def fill(
         self,
@@ -284,20 +285,20 @@ class PageLM(DataParallelLM):
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval adds to `results["config"]`; called once the answers are scored."""
         info: dict[str, Any] = super().get_model_info()
-        info["page"] = {
+        info["page"] = self._record.close(self._settings)
+        return info
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "page_bench": __version__,
             "model": self.model_name,
             "dtype": self._dtype_name,
             "attn_implementation": self.attn_implementation,
             "device": str(self.device),
-            **{k: v for k, v in asdict(self.page).items() if k != "doc_ids"},
-            "evictor_args": asdict(self.page.make_evictor()),
-            "gate_args": asdict(self.page.make_gate()),
-            "gate_labels": self.page.make_gate().labels,
-            "recent": self.page.n_recent,
+            **settings_of(self.page),
             "chat_template": self._chat,
-            **self._record.close(),
         }
-        return info
 
     @property
     def _dtype_name(self) -> str:

@@ -18,6 +18,7 @@ _ATTACHMENTS = {
     "lm_eval.models": "register_model",
     "lm_eval.tasks.manager": "add_tasks",
     "lm_eval.evaluator": "complete_evaluations",
+    "lm_eval.loggers": "watch_wandb",
     "lm_eval._cli.harness": "end_cleanly",
 }
 """Module of lm-eval → function of `page_bench.harness` that takes it; each may run repeatedly."""

@@ -30,7 +30,8 @@ class Prompt:
 
     Attributes:
         task, doc_id: the sample.
-        repeat: 0, or which of several answers to the same sample this is.
+        repeat: 0, or which of several answers to the same sample, or of several contexts of one
+            multiple-choice document, this is. The pilot takes the first alone.
         protocol: how the task words its prompts; None where it does not say.
         text: the prompt's text.
         input_ids: its tokens, after truncation.
@@ -38,7 +39,8 @@ class Prompt:
             prompt is compressed.
         truncated_tokens: tokens that truncation removed.
         request: how to answer, or whose likelihood to give.
-        score: the task's score of an answer's token ids; None where the document does not say how.
+        score, correct: the task's two scores of an answer's token ids; None where the document does
+            not say how.
     """
 
     task: str
@@ -51,6 +53,9 @@ class Prompt:
     truncated_tokens: int
     request: AnswerRequest | ContinuationRequest
     score: Callable[[Sequence[int]], float] | None = field(default=None, compare=False, repr=False)
+    correct: Callable[[Sequence[int]], float] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @property
     def sha256(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
+from typing import Any
 
 from page_bench.calibration.file import ModelFacts
 from page_bench.config import PageConfig
@@ -77,3 +78,14 @@ def trace_of(
 def brief(trace: Trace) -> Trace:
     """The trace without what is long, for a summary over several processes."""
     return replace(trace, answer="", pair_agreement=None, margin=None)
+
+
+def settings_of(page: PageConfig) -> dict[str, Any]:
+    """An arm's settings with the options of its evictor and gate, for results and trackers."""
+    return {
+        **{name: value for name, value in asdict(page).items() if name != "doc_ids"},
+        "evictor_args": asdict(page.make_evictor()),
+        "gate_args": asdict(page.make_gate()),
+        "gate_labels": page.make_gate().labels,
+        "recent": page.n_recent,
+    }

@@ -77,6 +77,7 @@ class PromptMaker:
             UsageError: a request that cannot be answered.
         """
         groups: dict[tuple[Any, ...], _Group] = {}
+        contexts: Counter[tuple[Any, ...]] = Counter()
         places = []
         for request in requests:
             where = _where(request)
@@ -84,17 +85,22 @@ class PromptMaker:
             ids, given = self._encode_pair(text, continuation)
             if not given:
                 raise UsageError(f"a continuation of {where} is empty; leave the document out.")
+            if not ids:
+                raise UsageError(f"the context of {where} has no tokens; leave the document out.")
             # The last token of a continuation is predicted, not read.
             kept = self._kept(ids, len(given) - 1, config, where)
             key = (request.task_name, request.doc_id, text, tuple(kept))
-            group = groups.setdefault(key, _Group(len(groups), request, ids, kept, []))
+            if key not in groups:
+                groups[key] = _Group(len(groups), request, ids, kept, [], contexts[key[:2]])
+                contexts[key[:2]] += 1
+            group = groups[key]
             if given not in group.continuations:
                 group.continuations.append(given)
             places.append((group.number, group.continuations.index(given)))
         prompts = []
         for group in groups.values():
             how = ContinuationRequest(tuple(map(tuple, group.continuations)), softmax_dtype)
-            prompts.append(self._of(group.request, 0, config, group.ids, group.kept, how))
+            prompts.append(self._of(group.request, group.place, config, group.ids, group.kept, how))
         return prompts, places
 
     def _prompt(self, request: Instance, repeat: int, config: PageConfig) -> Prompt:
@@ -112,6 +118,11 @@ class PromptMaker:
         limit = self._max_length - n_answer
         kept = _fit(range(len(ids)), limit, config.truncation)
         if kept is None:
+            if limit < 1:
+                raise UsageError(
+                    f"the answer of {where} takes {n_answer} tokens, but there are only "
+                    f"{self._max_length} positions; leave the document out."
+                )
             raise UsageError(
                 f"the prompt of {where} has {len(ids)} tokens, but {self._max_length} positions "
                 f"less {n_answer} answer tokens leave {limit}; give truncation=left or "
@@ -151,7 +162,8 @@ class PromptMaker:
             context_tokens=boundary,
             truncated_tokens=len(ids) - len(kept),
             request=how,
-            score=self._score(request.doc, how),
+            score=self._judge(request.doc, how, "score"),
+            correct=self._judge(request.doc, how, "correct"),
         )
 
     def _answer_request(self, request: Instance, where: str) -> AnswerRequest:
@@ -171,8 +183,8 @@ class PromptMaker:
             )
         return AnswerRequest(max_new_tokens, tuple(stop), rest)
 
-    def _score(
-        self, doc: object, how: AnswerRequest | ContinuationRequest
+    def _judge(
+        self, doc: object, how: AnswerRequest | ContinuationRequest, metric: str
     ) -> Callable[[Sequence[int]], float] | None:
         """How an answer would be scored, where the document says which references it needs."""
         if isinstance(how, ContinuationRequest) or not isinstance(doc, Mapping):
@@ -183,10 +195,10 @@ class PromptMaker:
         scored = longbench_scores.score if "subset" in doc else scorers.reference_match
         known, stop = dict(doc), how.stop
 
-        def score(ids: Sequence[int]) -> float:
-            return scored(known, [self._text_of(ids, stop)])["score"]
+        def judge(ids: Sequence[int]) -> float:
+            return scored(known, [self._text_of(ids, stop)])[metric]
 
-        return score
+        return judge
 
 
 def without_padding(requests: Sequence[Instance]) -> tuple[list[Instance], list[int]]:
@@ -208,13 +220,14 @@ def without_padding(requests: Sequence[Instance]) -> tuple[list[Instance], list[
 
 @dataclass(frozen=True)
 class _Group:
-    """Requests that share a document and a context."""
+    """Requests that share a document and a context, the `place`-th of this document."""
 
     number: int
     request: Instance
     ids: list[int]
     kept: list[int]
     continuations: list[list[int]]
+    place: int
 
 
 def _where(request: Instance) -> str:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from page_bench.case import Memory
+from page_bench.engine import Outcome
+from page_bench.errors import UsageError
+from page_bench.prompt import Prompt
 from page_bench.summary import RunSummary
 from page_bench.trace import Answer, Trace, writable_folder, write_traces
+from page_bench.tracking.full_cache import Place, full_correct, run_verdicts, stored_verdicts
+from page_bench.tracking.run import TrackedRun, attached
 
 log = logging.getLogger(__name__)
+
+Share = tuple[list[Trace], dict[Place, float]]
+"""One process's traces, and the full cache's verdicts that it knows."""
 
 
 class RunRecord:
@@ -19,13 +28,17 @@ class RunRecord:
 
     Args:
         trace: folder for the file of traces; None writes none.
+        rank: of this process.
 
     Raises:
         UsageError: nothing can be written there.
     """
 
-    def __init__(self, trace: str | None) -> None:
+    def __init__(self, trace: str | None, rank: int = 0) -> None:
         self._folder = None if trace is None else writable_folder(trace)
+        self._rank = rank
+        self._tracked: TrackedRun | None = None
+        self._stored: dict[Place, float] = {}
         self._summaries: dict[str, RunSummary] = {}
         self._answers: list[Answer] = []
         self._gathered: list[Trace] | None = None
@@ -35,7 +48,41 @@ class RunRecord:
 
     def is_over_for(self, request_type: str) -> bool:
         """Whether requests of this type belong to another run."""
-        return self._is_closed or request_type in self._summaries
+        gathered = self._gathered is not None  # as other processes know, which close nothing
+        return self._is_closed or gathered or request_type in self._summaries
+
+    def started(
+        self, settings: Mapping[str, Any], answered: Callable[[Outcome], object]
+    ) -> Callable[[Outcome], object]:
+        """What is to be called with the outcome of each prompt that is done.
+
+        The W&B run is the one that is open by now.
+
+        Args:
+            settings: of the arm.
+            answered: is called so in any case.
+        """
+        if self._tracked is None:
+            self._tracked = attached(self._rank)
+        tracked = self._tracked
+        if tracked is None:
+            return answered
+        tracked.start(settings)
+
+        def both(outcome: Outcome) -> None:
+            answered(outcome)
+            tracked.answered(outcome.gate_open, outcome.answer.kept_kv)
+
+        return both
+
+    def compare(self, memory: Memory | None, prompts: Sequence[Prompt]) -> None:
+        """Look up what the full cache answers, for whoever tracks the run."""
+        if self._tracked is None or memory is None:
+            return
+        try:
+            self._stored |= stored_verdicts(memory, prompts)
+        except UsageError as error:
+            log.warning(f"harm is left out of W&B: {error}")
 
     def add(self, request_type: str, summary: RunSummary, answers: Sequence[Answer]) -> None:
         """Take in what came of all requests of one type.
@@ -56,17 +103,18 @@ class RunRecord:
         if self._unwritten is None:
             log.info("trace: %s", self._file)
 
-    def gather(self, collect: Callable[[list[Trace]], list[list[Trace]] | None]) -> None:
+    def gather(self, collect: Callable[[Share], list[Share] | None]) -> None:
         """Take in the traces of all processes, once these are scored.
 
         Args:
-            collect: called by every process with its traces; gives all of them, by rank, to the
+            collect: called by every process with what it has; gives all of that, by rank, to the
                 one that writes, and None to the others.
         """
         if self._gathered is not None:
             return
-        shares = collect(self._traces)
-        traces = [trace for share in shares or () for trace in share]
+        shares = collect((self._traces, self._stored)) or []
+        traces = [trace for share, _ in shares for trace in share]
+        self._stored = {place: value for _, own in shares for place, value in own.items()}
         tasks = {task: i for i, task in enumerate(dict.fromkeys(t.task for t in traces))}
         # In the order of one process alone.
         self._gathered = sorted(traces, key=lambda t: (tasks[t.task], t.doc_id, t.repeat))
@@ -77,11 +125,14 @@ class RunRecord:
             return self._gathered
         return [answer.trace for answer in self._answers if answer.trace is not None]
 
-    def close(self) -> dict[str, Any]:
-        """Write the traces anew, now that they are scored.
+    def close(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the traces anew, now that they are scored, and log all to W&B.
+
+        Args:
+            settings: of the arm.
 
         Returns:
-            Entries for the results' configuration.
+            The settings, with what else the results' configuration says of the run.
         """
         self._is_closed = True
         if self._file is not None:
@@ -90,7 +141,13 @@ class RunRecord:
         if self._unwritten:
             entries["warnings"].append(self._unwritten)
         entries["trace_file"] = str(self._file) if self._file and not self._unwritten else None
-        return entries
+        page = {**settings, **entries}
+        if self._tracked is not None:
+            runs = {} if self._folder is None else run_verdicts(self._folder, self._file)
+            full = full_correct(self._traces, self._stored, runs)
+            self._tracked.finish(page, self._traces, full, page.get("calibration"))
+            page["warnings"] += self._tracked.warnings
+        return page
 
     def _to_config(self) -> dict[str, Any]:
         if len(self._summaries) < 2:

@@ -96,7 +96,8 @@ class Trace(Seen, Answered):
         attn_implementation: `sdpa` or `eager`.
         task, doc_id: the sample.
         protocol: how the task words its prompts; None where it does not say.
-        repeat: 0, or which of several answers to the same sample this is.
+        repeat: 0, or which of several answers to the same sample, or of several contexts of one
+            multiple-choice document, this is.
         prompt_sha256: hash of the prompt's text.
         evictor, evictor_args, granularity, score_norm, budget: the arm's eviction.
         n_sink, recent, window, top_k: protected positions, observation window, size of key sets.

@@ -222,6 +222,38 @@ def test_a_context_that_is_too_long(truncation: str | None, tiny_folder: TinyFol
     assert_same(lm.loglikelihood(asked, disable_tqdm=True), expected)
 
 
+def test_a_documents_second_context_is_no_part_of_the_pilot(tiny_folder: TinyFolder) -> None:
+    lm = page_lm(tiny_folder("llama"), gate="page")
+    asked = requests(CONTEXTS, CHOICES[:2])
+    # As for acc_mutual_info: the choices once more, without the question.
+    alone = [
+        Instance("loglikelihood", {}, ("", one.args[1]), one.idx, metadata=("task", one.doc_id, 1))
+        for one in asked
+    ]
+    answers = lm.loglikelihood(asked + alone, disable_tqdm=True)
+    page = lm.get_model_info()["page"]
+    assert (page["samples"], page["pilot_n"]) == (6, 3)
+    traces = [trace_of(answer) for answer in answers]
+    places = {(trace.doc_id, trace.repeat): trace.prompt_tokens for trace in traces}
+    assert sorted(places) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    assert all(tokens == 1 for (_, repeat), tokens in places.items() if repeat == 1)
+    pilot = [t.drop for t in traces[: len(asked) : 2]]
+    mean = sum(pilot) / 3
+    assert page["mu"] == pytest.approx(mean)
+
+
+def test_a_context_without_tokens_is_an_error(tiny_folder: TinyFolder) -> None:
+    lm = page_lm(tiny_folder("qwen2"))
+    with pytest.raises(UsageError, match="the context of task document 0 has no tokens"):
+        lm.loglikelihood(requests([" "], [" yes"]), disable_tqdm=True)
+
+
+def test_a_continuation_longer_than_the_model_is_an_error(tiny_folder: TinyFolder) -> None:
+    lm = page_lm(tiny_folder("qwen2"), max_length=20, truncation="left")
+    with pytest.raises(UsageError, match="there are only 20 positions; leave the document out"):
+        lm.loglikelihood(requests(CONTEXTS[:1], [" yes" * 40]), disable_tqdm=True)
+
+
 @pytest.mark.parametrize("gate", ["retry", "oracle"])
 def test_gates_that_read_answers_are_refused(gate: str, tiny_folder: TinyFolder) -> None:
     lm = page_lm(tiny_folder("llama"), gate=gate)

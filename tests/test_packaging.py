@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PTH = "page_bench_lm_eval.pth"
+ASSETS = [f"assets/{name}" for name in ("page.html", "page.css", "dom.js", "charts.js", "table.js")]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 KNOWS_PAGE_HF = (
     "import lm_eval.models; from lm_eval.api.registry import model_registry as models;"
@@ -84,10 +85,11 @@ def test_wheel_holds_every_file_of_the_package_once(wheel: Path) -> None:
     assert max(names.values()) == 1
     in_package = {name.removeprefix("page_bench/") for name in names if "dist-info" not in name}
     package = ROOT / "page_bench"
-    found = (path.relative_to(package) for path in package.rglob("*.py"))
+    found = [path.relative_to(package) for path in package.rglob("*.py")]
+    assets = {f"leaderboard/{name}" for name in ("published.csv", *ASSETS)}
     # The links to evictors and tasks may or may not be followed.
     code = {path.as_posix() for path in found if path.parts[0] not in ("evictors", "tasks")}
-    assert in_package == {PTH} | code | sources("evictors") | sources("tasks")
+    assert in_package == {PTH} | code | assets | sources("evictors") | sources("tasks")
 
 
 def test_wheel_install_is_known_to_lm_eval_and_leaves_nothing(

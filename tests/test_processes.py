@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb_runs
 from lm_eval.api.instance import Instance
 from stored_traces import stored
 from test_engine import observed
@@ -106,10 +107,12 @@ def test_traces_of_all_processes_are_in_the_order_of_one(tmp_path: Path) -> None
     record = RunRecord(str(tmp_path))
     mine, theirs = rows(("b", 0), ("b", 2), ("a", 0)), rows(("b", 1), ("a", 1))
     record.add("generate_until", RunSummary(), answers(mine))
-    record.gather(lambda own: [own, theirs])
+    record.gather(lambda own: [own, (theirs, {})])
     record.gather(lambda own: [own, own])  # lm-eval gathers twice
     (file,) = tmp_path.iterdir()
-    assert record.close()["trace_file"] == str(file)
+    # Other processes close nothing, and must agree on where the next run begins.
+    assert record.is_over_for("generate_until")
+    assert record.close({})["trace_file"] == str(file)
     found = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(row["task"], row["doc_id"]) for row in found] == [
         *(("b", 0), ("b", 1), ("b", 2)),
@@ -127,20 +130,29 @@ def test_two_processes_write_what_one_writes(tiny_folder: TinyFolder, tmp_path: 
     folder = tiny_folder("llama")
     words = [
         *("lm_eval", "run", "--model", "page_hf", "--tasks", "page_quickstart", "--log_samples"),
-        *("--limit", "5", "--device", "cpu", "--model_args", f"pretrained={folder}"),
-        *("dtype=float32", "evictor=knorm", "pilot_size=10"),
+        *("--limit", "5", "--device", "cpu", "--wandb_args", "project=test"),
+        *("--model_args", f"pretrained={folder}", "dtype=float32", "evictor=knorm"),
+        "pilot_size=10",
     ]
     launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
     written = []
+    tracked = []
     for name, start in (("one", []), ("two", [*launcher, "-m"])):
+        wandb_folder = tmp_path / f"wandb_{name}"
+        wandb_folder.mkdir()
         done = subprocess.run(
             [sys.executable, "-m", *start, *words, "--output_path", str(tmp_path / name)],
             capture_output=True,
             text=True,
-            env={**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+            | {"WANDB_DIR": str(wandb_folder)},
         )
         assert done.returncode == 0, done.stderr[-3000:]
+        (run,) = wandb_runs.logged_in(wandb_folder)
+        tracked.append([row["answer"] for row in run.table("page/samples")])
         written.append(in_order(contents(tmp_path / name)))
+    assert tracked[0] == tracked[1]
+    assert len(tracked[0]) == 15
     one, two = written
     assert sum(len(rows) for name, rows in two.items() if "samples" in name) == 15
     (first,), (second,) = (files.pop(f"{name_of(files)}/results") for files in (one, two))

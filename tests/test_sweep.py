@@ -17,6 +17,7 @@ from typing import Any
 import lm_eval.tasks
 import pytest
 import wandb
+import wandb_runs
 import yaml
 from lm_eval._cli.harness import HarnessCLI
 from lm_eval.tasks import TaskManager
@@ -37,6 +38,7 @@ from page_bench.sweep.file import read_sweep
 from page_bench.sweep.output import MARKER, is_finished, write_results
 from page_bench.sweep.plan import GroupPlan, plan_sweep
 from page_bench.sweep.tasks import SharedTasks, tracker_of
+from page_bench.tracking import command as wandb_import
 
 TASK = "page_quickstart"
 PROMPTS = 6
@@ -174,6 +176,27 @@ def test_a_finished_sweep_does_nothing(
     assert run(file, out) == 0
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     assert "8 of 8 arms are finished; 0 are left" in capsys.readouterr().err
+
+
+def test_a_finished_sweep_can_be_imported_to_wandb(
+    swept: tuple[Path, Path], tmp_path: Path
+) -> None:
+    file, whole = swept
+    out = copied(whole, tmp_path / "out")
+    arms = {arm.name: arm for arm in arms_of(read_sweep(file), out)}
+    wandb_runs.fresh()
+    assert wandb_import.run([str(out), "--project", "test", "--group", "a sweep"]) == 0
+    runs = wandb_runs.logged_in(tmp_path)
+    assert {run.run.display_name for run in runs} == {*arms}
+    assert len(runs) == len(arms)
+    for run in runs:
+        arm = arms[run.run.display_name]
+        parameters = {name: run.config[name] for name in arm.parameters}
+        assert parameters == arm.parameters
+        assert run.config["page"]["evictor"] == parameters["evictor"]
+        assert len(run.table("page/samples")) == PROMPTS
+        assert run.run.run_group == "a sweep"
+    assert all(map(is_finished, arms.values()))
 
 
 def test_what_is_missing_or_half_written_is_made_again_from_the_store(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 import test_longbench
 import test_ruler
 import wandb
+import wandb_runs
+import yaml
 from lm_eval._cli.harness import HarnessCLI
 from test_sweep import few_tasks
 from test_sweep_file import SWEEPS, by_wandb
@@ -71,7 +74,11 @@ def test_an_agent_runs_the_arm_it_names(
         assert page["granularity"] == asked.granularity
         assert page["budget"] == asked.budget
         assert page["gate"] == asked.gate
-        assert Path(tracked[-1].settings.sync_file).stat().st_size > 0
         assert tracked[-1].settings.project == "page-bench"
+        assert not [warning for warning in page["warnings"] if "W&B" in warning]
+        logged = wandb_runs.logged(Path(tracked[-1].settings.sync_file))
+        metric = yaml.safe_load(path.read_text(encoding="utf-8"))["metric"]["name"]
+        assert math.isfinite(logged.summary[metric])
+        assert logged.config["page"] == page
         ran += 1
     assert len(tracked) == ran

@@ -95,7 +95,8 @@ def _value(text: str) -> object:
     return text
 
 
-def _tau_value(text: str) -> float | str:
+def tau_value(text: str) -> float | str:
+    """An argparse type for τ: a number, or the name of a rule."""
     value = _value(text)
     return float(value) if isinstance(value, int | float) else text
 
@@ -123,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     add("--gate_args", default="", metavar="NAME=VALUE,…", help="its options")
     add(
         "--tau",
-        type=_tau_value,
+        type=tau_value,
         default="zscore",
         help="a number, fixed, zscore, quantile or midpoint (default zscore); measured on these "
         f"inputs, or on --calibration; midpoint reads {MIDPOINT_SIZE} inputs of each of its tasks",

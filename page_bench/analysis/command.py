@@ -12,7 +12,7 @@ from page_bench.analysis import report, tau_sweep
 from page_bench.analysis.ablation import Ablation
 from page_bench.analysis.arguments import check_mode, gate_options, parser, tau_of
 from page_bench.analysis.kappa import Margins, margins
-from page_bench.analysis.outcomes import Row, summarise
+from page_bench.analysis.outcomes import Outcomes, Row, summarise
 from page_bench.analysis.pairs import Family, Pair, families, pair_runs
 from page_bench.analysis.regate import decide, find_decision, is_task, pilot_of
 from page_bench.analysis.runs import Arm, read_runs
@@ -130,14 +130,13 @@ def _sweep(
         pairs = [pair for own in family.pooled.values() for pair in own]
         values = [signal_of(pair.plain, str(gate.signal), gate) for pair in pairs]
         result = tau_sweep.sweep(
-            pairs,
+            Outcomes.of(pairs, args.metric),
             values,
             threshold.tau,
             signal=str(gate.signal),
             side=gate.side,
             taus=args.taus,
             is_capacity=None if closed is None else [is_task(closed, p.sample.task) for p in pairs],
-            metric=args.metric,
             draws=args.draws,
             seed=args.seed,
         )

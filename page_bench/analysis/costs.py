@@ -28,11 +28,12 @@ def seconds_of(pair: Pair, takes_plain: bool, gate: Gate) -> float:
     answer, other = pair.gated(takes_plain), pair.gated(not takes_plain)
     if gate.signal is not None:
         # Before it decides, it has prefilled and read as the arm does.
-        return pair.plain.prefill_s + pair.plain.gate_s + _after_prefill(answer)
-    return answer.prefill_s + _after_prefill(answer) + _discarded(answer, other, takes_plain, gate)
+        return pair.plain.prefill_s + pair.plain.gate_s + after_prefill(answer)
+    return answer.prefill_s + after_prefill(answer) + _discarded(answer, other, takes_plain, gate)
 
 
-def _after_prefill(trace: Trace) -> float:
+def after_prefill(trace: Trace) -> float:
+    """Seconds of the eviction and of the answer's share of what was decoded together."""
     return trace.evict_s + trace.decode_s / trace.decode_rows
 
 
@@ -40,7 +41,7 @@ def _discarded(answer: Trace, other: Trace, takes_plain: bool, gate: Gate) -> fl
     if (answer.gate, answer.gate_args) == (gate.name, dataclasses.asdict(gate)):
         return answer.discarded_s
     if "full" in gate.needs_answers:
-        return _after_prefill(other)
+        return after_prefill(other)
     if gate.needs_answers and not takes_plain:
-        return other.prefill_s + _after_prefill(other)
+        return other.prefill_s + after_prefill(other)
     return 0.0

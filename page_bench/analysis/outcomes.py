@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from page_bench.analysis.cells import Cell
 from page_bench.analysis.costs import seconds_of
 from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate, share
 from page_bench.analysis.pairs import Pair
@@ -59,6 +60,26 @@ class Outcomes:
             np.array([pair.plain.kept_all_because is None for pair in pairs], dtype=bool),
         )
 
+    @classmethod
+    def of_cell(cls, cell: Cell) -> Outcomes:
+        """The columns of a cell at its budgets below 1."""
+        rows = cell.evicted
+        places = zip(rows["task"], rows["doc_id"], strict=True)
+        plain, full, plain_kept, full_kept = (
+            rows[name].to_numpy(dtype=np.float64)
+            for name in ("plain", "full", "plain_kept", "full_kept")
+        )
+        return cls(
+            cell.metric,
+            [(cell.model, str(task), int(doc_id)) for task, doc_id in places],
+            rows["task"].to_numpy(dtype=np.str_),
+            plain,
+            full,
+            plain_kept,
+            full_kept,
+            plain_kept < full_kept,
+        )
+
     @property
     def harmed(self) -> NDArray[np.bool_]:
         """Where eviction costs something: right with the full cache and wrong without."""
@@ -69,8 +90,12 @@ class Outcomes:
         """Whether each pair is a cluster of its own, so that shares have Wilson intervals."""
         return len(set(self.clusters)) == len(self.clusters)
 
-    def bootstrap(self, draws: int = DRAWS, seed: int = SEED) -> ClusterBootstrap:
-        """Resamples of the clusters."""
+    def bootstrap(
+        self, draws: int = DRAWS, seed: int = SEED, stratified: bool = False
+    ) -> ClusterBootstrap:
+        """Resamples of the clusters, task by task if stratified."""
+        if stratified:
+            return ClusterBootstrap(self.clusters, draws, seed, strata=self.tasks.tolist())
         return ClusterBootstrap(self.clusters, draws, seed)
 
 

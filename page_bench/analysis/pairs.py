@@ -150,6 +150,8 @@ def _model(arm: Arm) -> tuple[str, ...]:
 
 def _best(found: Sequence[Record], gate: str, arm: Arm) -> Trace:
     """The record of a run that has the answer for every input, of the same arm if there is one."""
+    if len(found) == 1:
+        return found[0].trace
     return min(found, key=lambda r: (r.trace.gate != gate, Arm.of(r.trace) != arm)).trace
 
 
@@ -182,6 +184,8 @@ def _wordings(arms: Iterable[Arm]) -> list[str]:
 def _disagreements(groups: Iterable[Sequence[Record]], kind: str) -> list[str]:
     differ = 0
     for group in groups:
+        if len(group) == 1:
+            continue
         answers: dict[str, set[str]] = defaultdict(set)
         for record in group:
             answers[json.dumps(record.trace.asked, sort_keys=True)].add(record.trace.answer)

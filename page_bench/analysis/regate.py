@@ -87,11 +87,12 @@ def find_decision(gate: Gate, tau: Tau, pairs: Sequence[Pair]) -> tuple[Decision
 
 def pilot_of(gate: Gate, tau: Tau) -> str | None:
     """Where the pilot's inputs come from; None where the decision rests on no pilot."""
-    config = _config(gate, tau)
+    config = config_of(gate, tau)
     return (config.calibration or OWN_PILOT) if config.reads_pilot else None
 
 
-def _config(gate: Gate, tau: Tau) -> PageConfig:
+def config_of(gate: Gate, tau: Tau) -> PageConfig:
+    """The settings of an actual run with this gate and τ."""
     return PageConfig(
         gate=gate.name,
         gate_args=dataclasses.asdict(gate),
@@ -108,7 +109,7 @@ def _by_tasks(tau: Tau) -> bool:
 
 
 def _find_decision(gate: Gate, tau: Tau, pairs: Sequence[Pair]) -> tuple[Decision, list[str]]:
-    config = _config(gate, tau)
+    config = config_of(gate, tau)
     if gate.signal is None or gate.side is None or not config.reads_pilot:
         return decision.without_pilot(config), []
     if tau.calibration is not None:

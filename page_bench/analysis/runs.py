@@ -7,7 +7,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,8 @@ from page_bench.trace import SCHEMA_VERSION, Trace
 TRACE_PATTERN = "trace_*.jsonl"
 UNSAID = "unsaid"
 """Wording of a prompt where its record does not say."""
+
+_SORTED = json.JSONEncoder(sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,8 @@ class Arm:
     @classmethod
     def of(cls, trace: Trace) -> Arm:
         """The arm of a trace."""
-        values = {f.name: getattr(trace, f.name) for f in dataclasses.fields(cls)}
-        values["evictor_args"] = json.dumps(trace.evictor_args, sort_keys=True)
+        values = {name: getattr(trace, name) for name in _OF_ARM}
+        values["evictor_args"] = _SORTED.encode(trace.evictor_args)
         values["protocol"] = UNSAID if trace.protocol is None else trace.protocol
         templated = trace.chat_template
         values["chat_template"] = UNSAID if templated is None else str(templated).lower()
@@ -106,7 +108,7 @@ class Sample:
     @classmethod
     def of(cls, trace: Trace) -> Sample:
         """The sample of a trace."""
-        return cls(*(getattr(trace, f.name) for f in dataclasses.fields(cls)))
+        return cls(*(getattr(trace, name) for name in _OF_SAMPLE))
 
     @property
     def prompt_seed(self) -> int:
@@ -116,6 +118,10 @@ class Sample:
     def __str__(self) -> str:
         repeat = f" (repeat {self.repeat})" if self.repeat else ""
         return f"{self.task} document {self.doc_id}{repeat}"
+
+
+_OF_ARM = tuple(f.name for f in dataclasses.fields(Arm))
+_OF_SAMPLE = tuple(f.name for f in dataclasses.fields(Sample))
 
 
 def read_runs(places: Sequence[str | Path]) -> list[Record]:
@@ -156,8 +162,12 @@ def trace_files(places: Sequence[str | Path]) -> list[Path]:
     return list(found.values())
 
 
-def read_traces(path: Path) -> list[Record]:
+def read_traces(path: Path, without: Collection[str] = ()) -> list[Record]:
     """The traces of one file.
+
+    Args:
+        path: the file.
+        without: fields that may be None and are, to save memory.
 
     Raises:
         UsageError: a line is not a trace of this version, or there is none.
@@ -166,18 +176,20 @@ def read_traces(path: Path) -> list[Record]:
     # Only "\n" ends a line: an answer may hold anything else.
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         for number, line in enumerate(file, start=1):
-            records.append(Record(parse_trace(line, f"{path} line {number}"), path, number))
+            trace = parse_trace(line, f"{path} line {number}", without)
+            records.append(Record(trace, path, number))
     if not records:
         raise UsageError(f"{path} is empty; leave it out, or run again what should have filled it.")
     return records
 
 
-def parse_trace(line: str, where: str = "the line") -> Trace:
+def parse_trace(line: str, where: str = "the line", without: Collection[str] = ()) -> Trace:
     """The trace that `Trace.to_json` wrote; null stands for NaN where a number is due.
 
     Args:
         line: one line of JSON.
         where: what to call it in a message.
+        without: see `read_traces`.
 
     Raises:
         UsageError: it is not complete, of another schema version, or has other fields or types.
@@ -198,15 +210,18 @@ def parse_trace(line: str, where: str = "the line") -> Trace:
             f"{SCHEMA_VERSION}; run again, or read it with the page-bench that wrote it."
         )
     hints = _hints()
-    required = {f.name for f in dataclasses.fields(Trace) if f.default is dataclasses.MISSING}
+    required = _required()
     wrong = sorted(required - row.keys()) or sorted(row.keys() - hints.keys())
     if wrong:
         verb = "lacks" if required - row.keys() else "has the unknown field"
         raise UsageError(f"{where} {verb} {', '.join(wrong)}; leave the file out, or run again.")
-    values = {}
+    plain, values = _plain_types(), {}
     for name, given in row.items():
+        if type(given) in plain[name]:
+            values[name] = given
+            continue
         try:
-            values[name] = _typed(given, hints[name])
+            values[name] = None if name in without else _typed(given, hints[name])
         except TypeError as error:
             raise UsageError(
                 f"{where}: {name} is {given!r:.60}, not {_name(hints[name])}; run again."
@@ -217,6 +232,25 @@ def parse_trace(line: str, where: str = "the line") -> Trace:
 @cache
 def _hints() -> dict[str, Any]:
     return typing.get_type_hints(Trace)
+
+
+@cache
+def _plain_types() -> dict[str, frozenset[type]]:
+    """By field, types of JSON that are taken as they are; most values have one of them."""
+    found = {}
+    for name, hint in _hints().items():
+        options = set(typing.get_args(hint) or (hint,))
+        if isinstance(hint, types.UnionType) or hint in options:
+            found[name] = frozenset(options & {str, int, float, bool, type(None)})
+        else:
+            found[name] = frozenset()
+    return found
+
+
+@cache
+def _required() -> frozenset[str]:
+    fields = dataclasses.fields(Trace)
+    return frozenset(f.name for f in fields if f.default is dataclasses.MISSING)
 
 
 def _typed(given: Any, hint: Any) -> Any:
@@ -230,6 +264,8 @@ def _typed(given: Any, hint: Any) -> Any:
         (wanted,) = (part for part in arguments if part is not type(None))
         return _typed(given, wanted)
     if origin is list and isinstance(given, list):
+        if {arguments[0]} == set(map(type, given)):
+            return given
         return [_typed(item, arguments[0]) for item in given]
     if origin is dict and isinstance(given, dict):
         return {key: _typed(item, arguments[1]) for key, item in given.items()}

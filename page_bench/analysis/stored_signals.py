@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from page_bench.analysis.runs import Sample
 from page_bench.errors import UsageError
@@ -41,7 +42,7 @@ def signal_of(trace: Trace, name: str, gate: Gate | None = None) -> float:
         if wanted == recorded_options(trace):
             return trace.drop
         return drop_of(profile_of(trace, wanted), wanted)
-    deployed = DropOptions(trace.top_k)
+    deployed = drop_options(None, trace.top_k)
     as_deployed = recorded_options(trace) == deployed
     if name in trace.signals and (as_deployed or name not in BINNED):
         return trace.signals[name]
@@ -71,6 +72,7 @@ def profile_of(trace: Trace, options: DropOptions) -> Sequence[float]:
     return list(mean_of_pairs(trace.pair_agreement, options).tolist())
 
 
+@cache
 def drop_options(gate: Gate | None, top_k: int) -> DropOptions:
     """How a gate takes D; as deployed unless it is `page` with options of its own."""
     return gate.drop_options(top_k) if isinstance(gate, Page) else DropOptions(top_k)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from page_bench.analysis.intervals import DRAWS, SEED, Estimate
 from page_bench.analysis.outcomes import Outcomes, rates
-from page_bench.analysis.pairs import Pair
 from page_bench.errors import UsageError
 from page_bench.gating.threshold import Side
 
@@ -97,36 +96,36 @@ class Sweep:
 
 
 def sweep(
-    pairs: Sequence[Pair],
-    values: Sequence[float],
+    columns: Outcomes,
+    values: Sequence[float] | NDArray[np.float64],
     tau: float,
     *,
     signal: str = "drop",
     side: Side = "above",
     taus: Sequence[float] = (),
     is_capacity: Sequence[bool] | None = None,
-    metric: str = "correct",
     draws: int = DRAWS,
     seed: int = SEED,
+    stratified: bool = False,
 ) -> Sweep:
     """Let a gate decide at every τ.
 
     Args:
-        pairs: inputs of one arm, or of several budgets.
+        columns: answers to the inputs of one arm, at one budget or several.
         values: the signal on them.
         tau: a τ that is swept as well.
         signal, side: of the gate.
         taus: others; none for all that decide differently (see `grid`).
         is_capacity: which inputs are of capacity-bound tasks; None where no tasks are named.
-        metric, draws, seed: as in `outcomes.summarise`.
+        draws, seed: as in `outcomes.summarise`.
+        stratified: whether the inputs are resampled task by task.
 
     Raises:
         UsageError: no value is a number.
     """
     read = np.asarray(values, dtype=np.float64)
     where = np.unique([*(taus or grid(read, MAX_POINTS - 1)), tau])
-    columns = Outcomes.of(pairs, metric)
-    boot = columns.bootstrap(draws, seed)
+    boot = columns.bootstrap(draws, seed, stratified)
     opened = read[:, None] >= where if side == "above" else read[:, None] <= where
     loss = (columns.full - columns.plain)[:, None]
     kept = np.where(opened, columns.plain_kept[:, None], columns.full_kept[:, None])
@@ -154,7 +153,14 @@ def sweep(
     best = max(points, key=lambda point: point.delta.value)
     flat = [best.delta.low <= point.delta.value <= best.delta.high for point in points]
     return Sweep(
-        signal, side, metric, points, best.tau, _longest(where, flat), tau, _around(points, tau)
+        signal,
+        side,
+        columns.metric,
+        points,
+        best.tau,
+        _longest(where, flat),
+        tau,
+        around(points, tau),
     )
 
 
@@ -252,21 +258,8 @@ def within(tau: float, ends: tuple[float, float] | None) -> bool:
     return ends is not None and ends[0] <= tau <= ends[1]
 
 
-def _longest(taus: NDArray[np.float64], inside: Sequence[bool]) -> tuple[float, float]:
-    """Ends of the longest stretch of neighbouring τ that are all inside."""
-    best, start = (float("nan"), float("nan")), None
-    for i, within in enumerate([*inside, False]):
-        if within and start is None:
-            start = i
-        elif not within and start is not None:
-            ends = float(taus[start]), float(taus[i - 1])
-            if not ends[1] - ends[0] <= best[1] - best[0]:
-                best = ends
-            start = None
-    return best
-
-
-def _around(points: Sequence[Point], tau: float) -> tuple[float, float] | None:
+def around(points: Sequence[Point], tau: float) -> tuple[float, float] | None:
+    """Ends of the paper's plateau, see `AROUND`; None where τ, one of the points, is on none."""
     (middle,) = (i for i, point in enumerate(points) if point.tau == tau)
     near = [
         abs(point.delta.value - points[middle].delta.value) <= NEAR_DELTA
@@ -281,3 +274,17 @@ def _around(points: Sequence[Point], tau: float) -> tuple[float, float] | None:
     while last + 1 < len(points) and near[last + 1]:
         last += 1
     return points[first].tau, points[last].tau
+
+
+def _longest(taus: NDArray[np.float64], inside: Sequence[bool]) -> tuple[float, float]:
+    """Ends of the longest stretch of neighbouring τ that are all inside."""
+    best, start = (float("nan"), float("nan")), None
+    for i, within in enumerate([*inside, False]):
+        if within and start is None:
+            start = i
+        elif not within and start is not None:
+            ends = float(taus[start]), float(taus[i - 1])
+            if not ends[1] - ends[0] <= best[1] - best[0]:
+                best = ends
+            start = None
+    return best

@@ -18,6 +18,7 @@ from page_bench.cache import empty_cache, kv_bytes
 from page_bench.config import PageConfig, budget_for
 from page_bench.decode import AnswerRequest, Row, decode, decoding_rules
 from page_bench.errors import UsageError
+from page_bench.named_model import load_lm
 from page_bench.prefill import base_model, forward, text_config
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import PromptPass, seconds, spread_for
@@ -235,21 +236,7 @@ def load(model_args: str, device: str | None, new_tokens: int) -> tuple[Bench, s
     Raises:
         UsageError: arguments that cannot be honoured, or a model that cannot be run.
     """
-    from page_bench import harness, plugin
-
-    plugin.install()
-    from lm_eval.utils import simple_parse_args_string
-
-    from page_bench.lm import PageLM
-
-    given = dict(simple_parse_args_string(model_args))
-    for name in ("store", "trace"):
-        if given.get(name) is not None:
-            raise UsageError(f"{name}={given[name]}: latency keeps no answers; leave it out.")
-    if device is not None and given.get("device") is not None:
-        raise UsageError("--device and --model_args both give a device; give it once.")
-    arguments = harness.complete_call({"model_args": given, "tasks": ["-"]})["model_args"]
-    lm = PageLM(**arguments, **({} if device is None else {"device": device}))
+    lm = load_lm(model_args, device, "latency")
     bench = Bench(lm.model, lm.tokenizer, lm.page, new_tokens, lm.mixed_precision_dtype)
     return bench, lm.model_name, int(lm.max_length)
 

@@ -35,7 +35,10 @@ def run(argv: Sequence[str], task_manager: Any = None) -> int:
     chosen = list(arms.values())
     flags = trackers_of(chosen)
     if flags:
-        _say(f"{', '.join(flags)}: left out, a local sweep reports to no server")
+        _say(
+            f"{', '.join(flags)}: left out, a local sweep reports to no server; page-bench "
+            f"wandb-import uploads its results to W&B afterwards"
+        )
     _share_log()
     from page_bench.sweep.plan import plan_sweep  # loads torch and lm-eval
     from page_bench.sweep.runner import run_sweep

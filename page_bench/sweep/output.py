@@ -21,7 +21,9 @@ from page_bench.sweep.basis import basis_of, changes
 MARKER = "finished.json"
 """File in an arm's folder that says that all others are whole."""
 
-_LOCK = ".lock"
+LOCK = ".lock"
+"""File in an arm's folder that says that a sweep writes there."""
+
 _PATTERNS = ("results_*.json", "samples_*.jsonl", TRACE_PATTERN, "*.partial")
 
 
@@ -61,7 +63,7 @@ def unfinished(arm: Arm) -> Iterator[bool]:
     """
     try:
         arm.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(arm.folder / _LOCK)
+        lock = FileLock(arm.folder / LOCK)
         lock.acquire()
     except OSError as error:
         raise _unwritable(arm, error) from error

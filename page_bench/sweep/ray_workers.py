@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import os
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -12,13 +14,15 @@ import torch
 from page_bench.config import PageConfig
 from page_bench.errors import UsageError
 from page_bench.store.keys import StoredModel
-from page_bench.sweep.model import load_model
+from page_bench.sweep.model import MODEL_ARGUMENTS, load_model
 from page_bench.work import Computed, Work
 
 LOCAL = "local"
 """In place of an address: a cluster of this machine alone."""
 
 _PATIENCE_S = 10
+_RESTARTS = 10
+"""Of a worker: a prompt that always brings it down must come to an end."""
 _AHEAD = 2
 """Prompts that a worker has been given, at most: the one it works on, and the next."""
 
@@ -30,10 +34,15 @@ class Worker:
         arguments: those of `simple_evaluate` that create the model.
         page: an arm; all arms share its prefill.
         threads: of torch on the CPU; Ray itself would leave it one.
+        folder: where the sweep was started, for names of files that are relative to it.
     """
 
-    def __init__(self, arguments: dict[str, Any], page: PageConfig, threads: int) -> None:
+    def __init__(
+        self, arguments: dict[str, Any], page: PageConfig, threads: int, folder: str
+    ) -> None:
         torch.set_num_threads(threads)
+        if os.path.isdir(folder):
+            os.chdir(folder)
         self._lm = load_model(arguments, dataclasses.replace(page, store=None, trace=None))
 
     def stored_model(self) -> StoredModel:
@@ -62,32 +71,30 @@ class RayWorkers:
     """
 
     def __init__(self, address: str, arguments: dict[str, Any], page: PageConfig) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise UsageError(
-                "--ray needs Ray; install it: pip install 'page-bench[ray]'."
-            ) from error
+        check_address(address)
+        import ray
+
         self._ray = ray
         self._own = not ray.is_initialized()
         if self._own:
             where = {} if address == LOCAL else {"address": address}
             try:
-                _knock(address)
                 ray.init(log_to_driver=False, **where)
             except (OSError, ValueError, RuntimeError) as error:
-                raise UsageError(
-                    f"--ray {address}: no cluster could be reached ({error}); start one with "
-                    f"`ray start --head`, or give --ray local."
-                ) from error
+                raise _unreachable(address, error) from error
         gpus = int(ray.cluster_resources().get("GPU", 0))
         nodes = sum(node["Alive"] for node in ray.nodes())
         needs = {"num_gpus": 1, "num_cpus": 1} if gpus else {"num_cpus": 1}
         actor = ray.remote(Worker).options(
-            max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD", **needs
+            max_restarts=_RESTARTS,
+            max_task_retries=-1,
+            scheduling_strategy="SPREAD",
+            **needs,
         )
-        threads = torch.get_num_threads()
-        self._workers = [actor.remote(arguments, page, threads) for _ in range(gpus or nodes)]
+        # Large arguments would be gone when a worker is started again.
+        small = {name: arguments[name] for name in MODEL_ARGUMENTS}
+        given = small, page, torch.get_num_threads(), os.getcwd()
+        self._workers = [actor.remote(*given) for _ in range(gpus or nodes)]
 
     def __enter__(self) -> RayWorkers:
         return self
@@ -139,9 +146,8 @@ class RayWorkers:
                 if number is None or (fresh is None and mine):
                     return
                 # What scores an answer stays here: it holds a tokenizer.
-                asked = dataclasses.replace(
-                    given[number], prompt=dataclasses.replace(given[number].prompt, score=None)
-                )
+                prompt = dataclasses.replace(given[number].prompt, score=None, correct=None)
+                asked = dataclasses.replace(given[number], prompt=prompt)
                 task = self._workers[worker].compute.remote(asked, seed)
                 running[task] = number, worker
                 mine.append(number)
@@ -151,12 +157,12 @@ class RayWorkers:
         while given:
             done, _ = self._ray.wait([*running], num_returns=1)
             number, worker = running.pop(done[0])
-            computed = self._get(done[0])
             if number in given:
+                computed = self._get(done[0], given[number])
                 yield given.pop(number), computed
             occupy(worker)
 
-    def _get(self, task: Any) -> Any:
+    def _get(self, task: Any, work: Work | None = None) -> Any:
         """The result; a mistake of the user's as what it is."""
         try:
             return self._ray.get(task)
@@ -165,11 +171,38 @@ class RayWorkers:
                 raise error.cause from error
             raise
         except self._ray.exceptions.RayActorError as error:
-            raise UsageError(f"a Ray worker could not load the model: {error}") from error
+            _, found, said = str(error).rpartition(f"{UsageError.__name__}: ")
+            if found:
+                raise UsageError(said.strip().partition("\n")[0]) from error
+            if work is None:
+                raise UsageError(f"a Ray worker could not load the model: {error}") from error
+            raise UsageError(
+                f"a Ray worker died again and again, at last over {work.prompt.task} document "
+                f"{work.prompt.doc_id} ({str(error).strip().splitlines()[0]}); see Ray's logs, "
+                f"often it is memory."
+            ) from error
 
 
-def _knock(address: str) -> None:
-    """Raise OSError where nobody listens: Ray itself would go on trying for minutes."""
+def check_address(address: str) -> None:
+    """Find out whether anybody listens: Ray itself would go on trying for minutes.
+
+    Raises:
+        UsageError: nobody does, or Ray is not installed.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError("--ray needs Ray; install it: pip install 'page-bench[ray]'.")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
+        try:
+            socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
+        except OSError as error:
+            raise _unreachable(address, error) from error
+
+
+def _unreachable(address: str, error: Exception) -> UsageError:
+    asks = "; it may ask for a token, which this process must be given too"
+    return UsageError(
+        f"--ray {address}: no cluster could be reached ({error}"
+        f"{asks if 'auth' in str(error).lower() else ''}); start one with `ray start --head`, or "
+        f"give --ray local."
+    )

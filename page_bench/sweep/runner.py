@@ -28,7 +28,7 @@ from page_bench.sweep.basis import basis_of
 from page_bench.sweep.checks import check_decisions, check_files
 from page_bench.sweep.model import load_model
 from page_bench.sweep.output import is_finished, outdated, unfinished, write_results
-from page_bench.sweep.ray_workers import RayWorkers
+from page_bench.sweep.ray_workers import RayWorkers, check_address
 from page_bench.sweep.spent import Spent
 from page_bench.sweep.tasks import SharedTasks
 
@@ -59,6 +59,8 @@ def run_sweep(
         UsageError: an arm that cannot be run, or files that cannot be written.
     """
     plugin.install()
+    if ray is not None:
+        check_address(ray)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError(
             "page-bench sweep answers all arms in one process; start it without accelerate or "
@@ -115,12 +117,15 @@ def _run_group(
     if ray is None:
         filled = lm.fill(requests, configs)
     else:
-        with RayWorkers(ray, tasks.arguments(group[0]), pages[0]) as workers:
+        with spent.on("model"):
+            sharing = RayWorkers(ray, tasks.arguments(group[0]), pages[0])
+        with sharing as workers:
             say(f"Ray: {len(workers)} workers")
-            lm.take_for_stored(workers.stored_model())
+            with spent.on("model"):
+                lm.take_for_stored(workers.stored_model())
+            start = time.perf_counter()
             filled = lm.fill(requests, configs, compute=workers)
     spent.fill(filled, time.perf_counter() - start)
-    spent.prompts += len(requests)
     said: set[str] = set()
     with spent.on("scoring and writing"), once_for_all_runs():
         for arm, page, basis in zip(

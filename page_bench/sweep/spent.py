@@ -42,6 +42,7 @@ class Spent:
     def fill(self, filled: Filled, passed: float) -> None:
         """Count the seconds in which a group's answers were computed."""
         self.stored += filled.stored
+        self.prompts += filled.stored + filled.prefilled
         self.prefill_tokens += filled.prefill_tokens
         self.new_tokens += filled.new_tokens
         rest = passed - sum(filled.seconds.values())

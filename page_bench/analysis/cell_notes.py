@@ -1,0 +1,75 @@
+"""Sentences on cells whose numbers say less than they seem to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from page_bench.analysis.cells import Cell
+from page_bench.gating.threshold import SMALL_PILOT
+
+NOTHING = 0.05
+"""A full cache this rarely right leaves nothing that eviction could cost."""
+
+
+def cell_notes(cells: Sequence[Cell]) -> list[str]:
+    """What a reader must know of these cells before comparing them."""
+    notes = []
+    for cell in cells:
+        notes += _useless(cell) + _same_budgets(cell) + _decides_nothing(cell) + _few(cell)
+    return list(dict.fromkeys(notes))
+
+
+def _useless(cell: Cell) -> list[str]:
+    full = cell.rows.drop_duplicates("input").groupby("task")["full"].agg(["mean", "size"])
+    low = full[full["mean"] <= NOTHING]
+    if low.empty:
+        return []
+    said = ", ".join(
+        f"{task} {row['mean']:.2f} of {row['size']:.0f}" for task, row in low.iterrows()
+    )
+    return [
+        f"{_place(cell)}: even the full cache is hardly ever right ({said}): the model cannot do "
+        f"the task, or its answers were cut or scored wrongly."
+    ]
+
+
+def _same_budgets(cell: Cell) -> list[str]:
+    """Budgets below a floor of protected positions keep the same and are one point, not several."""
+    kept = cell.rows.pivot_table(index="input", columns="budget", values="plain_kept")
+    groups: list[list[float]] = []
+    for budget in kept.columns:
+        same = groups and (kept[groups[-1][-1]] == kept[budget]).all()
+        if same:
+            groups[-1].append(float(budget))
+        else:
+            groups.append([float(budget)])
+    return [
+        f"{_place(cell)} {cell.evictor}: budgets {', '.join(f'{b:g}' for b in own)} keep the same "
+        f"({kept[own[0]].mean():.3f} of the cache), so that they are one point of the grid."
+        for own in groups
+        if len(own) > 1
+    ]
+
+
+def _decides_nothing(cell: Cell) -> list[str]:
+    opened = cell.evicted["open"]
+    if not len(opened) or 0 < opened.sum() < len(opened):
+        return []
+    if opened.all():
+        return [f"{cell.label}: the gate always opens, so every gated answer is the plain one."]
+    return [f"{cell.label}: the gate never opens, so Δ is the full cache's."]
+
+
+def _few(cell: Cell) -> list[str]:
+    counts = cell.rows.drop_duplicates("input")["task"].value_counts()
+    if counts.min() >= SMALL_PILOT:
+        return []
+    return [
+        f"{_place(cell)}: tasks have {counts.min()} inputs or few more; intervals are wide and "
+        f"classes hardly ever decided."
+    ]
+
+
+def _place(cell: Cell) -> str:
+    seed = "" if cell.seed is None else f" seed {cell.seed}"
+    return f"{cell.model} {cell.suite}{seed}"

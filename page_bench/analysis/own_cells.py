@@ -1,0 +1,276 @@
+"""The cells of our own traces: plain and full answers put together, and a gate over them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from page_bench.analysis.arm_names import ArmNames
+from page_bench.analysis.cells import Cell
+from page_bench.analysis.costs import after_prefill
+from page_bench.analysis.gate_choice import Choice
+from page_bench.analysis.outcomes import METRICS, metric_of
+from page_bench.analysis.pairs import DROP_TOLERANCE, Family, Pair, families, pair_runs
+from page_bench.analysis.regate import Tau, decide, find_decision
+from page_bench.analysis.runs import Arm, Record, Sample
+from page_bench.analysis.stored_signals import signal_of
+from page_bench.analysis.suites import split
+from page_bench.errors import UsageError
+from page_bench.gating.gate import Gate
+from page_bench.gating.gates import make_gate
+from page_bench.gating.signal_gates import Page
+from page_bench.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_CONTROLS = ("open", "closed")
+
+
+@dataclass(frozen=True, order=True)
+class RunGate:
+    """The gate of actual runs.
+
+    Attributes:
+        name, args: `args` is JSON with sorted keys.
+        rule: how τ was found; empty where the gate reads none.
+        tau: τ; NaN where the gate reads none.
+    """
+
+    name: str
+    args: str
+    rule: str
+    tau: float
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Pairs of arms that differ in their budget alone, of one suite."""
+
+    family: Family
+    suite: str
+    pairs: dict[float, list[Pair]]
+
+    @property
+    def flat(self) -> list[Pair]:
+        return [pair for own in self.pairs.values() for pair in own]
+
+
+def cells_of(
+    records: Sequence[Record], choice: Choice, seed: int | None = None
+) -> tuple[list[Cell], list[str]]:
+    """Cells of stored runs: one for each evictor, suite and gate.
+
+    Where runs hold a gated record of an input that has a plain and a full one, the gate's own
+    decisions and its τ are taken. Where they hold none, or a gate was asked for, the gate is
+    decided anew on the inputs of the suite, as `page-bench regate` does.
+
+    Args:
+        records: of runs with any gate.
+        choice: gate and metric.
+        seed: of the replicate that these runs are.
+
+    Returns:
+        Cells, those with more rows first, and sentences on what does not fit.
+
+    Raises:
+        UsageError: see `pair_runs` and `regate.find_decision`, or a metric that was not recorded.
+    """
+    arms, notes = pair_runs(records)
+    decisions = {} if choice.is_given else _decisions(records)
+    names = ArmNames(arms)
+    cells, anew = [], 0
+    for group in _groups(families(arms)):
+        _check_documents(group)
+        own = [_as_run(group, gate, taken) for gate, taken in decisions.items()]
+        found = [run for run in own if run is not None]
+        if not found:
+            made, said = _anew(group, choice)
+            found, notes = [made], notes + [note for note in said if note not in notes]
+            anew += 1
+        for label, tau, gate, pairs, opened in found:
+            cells.append(_cell(group, names, (label, tau, seed), choice, gate, pairs, opened))
+    if anew and not choice.is_given:
+        notes.append(
+            f"{anew} of {len(cells)} cells hold no run with a gate, so that gate=page is decided "
+            f"anew, with τ by z-score on their own inputs; --gate and --tau choose another."
+        )
+    cells.sort(key=lambda cell: (cell.model, cell.suite, cell.evictor, -len(cell.rows)))
+    return cells, notes
+
+
+_Found = tuple[str, float | None, Gate, list[tuple[float, Pair]], list[bool]]
+
+
+def _groups(found: Iterable[Family]) -> list[_Group]:
+    groups: dict[tuple[int, str], _Group] = {}
+    for number, family in enumerate(found):
+        for budget, pairs in family.budgets.items():
+            for pair in pairs:
+                suite = split(pair.sample.task)[0]
+                group = groups.setdefault((number, suite), _Group(family, suite, {}))
+                group.pairs.setdefault(budget, []).append(pair)
+    return list(groups.values())
+
+
+def _check_documents(group: _Group) -> None:
+    """Refuse replicates of other data that nobody has told apart."""
+    for own in group.pairs.values():
+        known: dict[tuple[str, int, int], Sample] = {}
+        for pair in own:
+            sample = pair.sample
+            other = known.setdefault((sample.task, sample.doc_id, sample.repeat), sample)
+            if other != sample:
+                raise UsageError(
+                    f"{sample} has two different prompts, as in runs with other data seeds; write "
+                    f"seed=NUMBER:PATH for each of them, or report them apart."
+                )
+
+
+def _anew(group: _Group, choice: Choice) -> tuple[_Found, list[str]]:
+    gate, tau = choice.used_gate, choice.tau or Tau()
+    decided, notes = find_decision(gate, tau, group.flat)
+    rows = [(budget, pair) for budget, own in group.pairs.items() for pair in own]
+    opened = decide([pair for _, pair in rows], decided, choice.metric or METRICS[0])
+    threshold = decided.threshold
+    label = gate_label(gate, "" if threshold is None else threshold.rule)
+    tau_used = None if threshold is None else threshold.tau
+    return (label, tau_used, gate, rows, opened), notes
+
+
+def _as_run(
+    group: _Group, run_gate: RunGate, taken: dict[tuple[Arm, Sample], bool]
+) -> _Found | None:
+    """The rows on which a run with this gate has decided; None if there is none."""
+    rows, opened = [], []
+    for budget, own in group.pairs.items():
+        arm = dataclasses.replace(group.family.arm, budget=budget)
+        for pair in own:
+            decision = taken.get((arm, pair.sample))
+            if decision is not None:
+                rows.append((budget, pair))
+                opened.append(decision)
+    if not rows:
+        return None
+    gate = make_gate(run_gate.name, json.loads(run_gate.args))
+    tau = None if math.isnan(run_gate.tau) else run_gate.tau
+    return gate_label(gate, run_gate.rule), tau, gate, rows, opened
+
+
+def gate_label(gate: Gate, rule: str) -> str:
+    """Name of a gate with the options that are not its defaults, and the rule for τ."""
+    options = [
+        f"{f.name}={getattr(gate, f.name)}"
+        for f in dataclasses.fields(gate)
+        if getattr(gate, f.name) != f.default
+    ]
+    return " ".join([gate.name, *options, *filter(None, [rule])])
+
+
+def _decisions(records: Iterable[Record]) -> dict[RunGate, dict[tuple[Arm, Sample], bool]]:
+    """By gate, what runs with it have decided; τ that differ by rounding alone are one."""
+    rules: dict[tuple[str, str, str], list[Trace]] = defaultdict(list)
+    for record in records:
+        trace = record.trace
+        if trace.gate not in _CONTROLS:
+            args = json.dumps(trace.gate_args, sort_keys=True)
+            rules[trace.gate, args, trace.tau_variant or ""].append(trace)
+    found: dict[RunGate, dict[tuple[Arm, Sample], bool]] = {}
+    for rule, traces in sorted(rules.items()):
+        # What was asked for is no measurement.
+        jitter = 0.0 if rule[2] == "number" else DROP_TOLERANCE
+        merged = _merged({math.nan if t.tau is None else t.tau for t in traces}, jitter)
+        for trace in traces:
+            tau = merged[_key(math.nan if trace.tau is None else trace.tau)]
+            decisions = found.setdefault(RunGate(*rule, tau), {})
+            decisions[Arm.of(trace), Sample.of(trace)] = trace.gate_open
+    return found
+
+
+def _merged(taus: Iterable[float], jitter: float) -> dict[str, float]:
+    """For each τ the lowest of those that lie no further from their neighbour than `jitter`."""
+    merged, last, lowest = {_key(math.nan): math.nan}, -math.inf, math.nan
+    for tau in sorted(tau for tau in taus if not math.isnan(tau)):
+        lowest = lowest if tau - last <= jitter else tau
+        merged[_key(tau)], last = lowest, tau
+    return merged
+
+
+def _key(tau: float) -> str:
+    # NaN is no key, since it does not equal itself.
+    return repr(tau)
+
+
+def _cell(
+    group: _Group,
+    names: ArmNames,
+    told: tuple[str, float | None, int | None],
+    choice: Choice,
+    gate: Gate,
+    pairs: Sequence[tuple[float, Pair]],
+    opened: Sequence[bool],
+) -> Cell:
+    import pandas as pd
+
+    label, tau, seed = told
+    metric = choice.metric or METRICS[0]
+    order = {pair.sample: pair for _, pair in reversed(pairs)}
+    numbers = {sample: i for i, sample in enumerate(sorted(order))}
+    page = gate if isinstance(gate, Page) else None
+    plain, full = [p.plain for _, p in pairs], [p.full for _, p in pairs]
+    samples = [pair.sample for _, pair in pairs]
+    tasks = {name: split(name)[1] for name in {sample.task for sample in samples}}
+    rows: pd.DataFrame = pd.DataFrame(
+        {
+            "task": [tasks[sample.task] for sample in samples],
+            "doc_id": [sample.doc_id for sample in samples],
+            "repeat": [sample.repeat for sample in samples],
+            "input": [numbers[sample] for sample in samples],
+            "budget": [budget for budget, _ in pairs],
+            "prompt_tokens": [sample.prompt_tokens for sample in samples],
+            "drop": [t.drop if page is None else signal_of(t, "drop", page) for t in plain],
+            "open": np.array(opened, dtype=bool),
+            "plain": [metric_of(trace, metric) for trace in plain],
+            "full": [metric_of(trace, metric) for trace in full],
+            "plain_score": [_or_nan(trace.score) for trace in plain],
+            "full_score": [_or_nan(trace.score) for trace in full],
+            "plain_kept": [trace.kept_kv for trace in plain],
+            "full_kept": [trace.kept_kv for trace in full],
+            "plain_bytes": [float(trace.kv_bytes_kept) for trace in plain],
+            "full_bytes": [float(trace.kv_bytes_kept) for trace in full],
+            "prefill_s": [trace.prefill_s for trace in plain],
+            "gate_s": [trace.gate_s for trace in plain],
+            "plain_s": [after_prefill(trace) for trace in plain],
+            "full_s": [after_prefill(trace) for trace in full],
+        }
+    )
+    return Cell(
+        model=names.model(group.family.arm),
+        suite=group.suite,
+        evictor=names.evictor(group.family.arm),
+        gate=label,
+        tau=tau,
+        seed=seed,
+        metric=metric,
+        rows=rows.sort_values(["input", "budget"], ignore_index=True),
+        agreement=_agreement([order[sample].plain for sample in numbers]),
+    )
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _agreement(traces: Sequence[Trace]) -> NDArray[np.float64] | None:
+    sizes = {len(trace.agreement) for trace in traces}
+    if len(sizes) != 1 or 0 in sizes:
+        return None
+    return np.array([trace.agreement for trace in traces], dtype=np.float64)

@@ -1,0 +1,277 @@
+"""The checks, each of which holds page-bench against something that it does not share code with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from page_bench.config import PageConfig, budget_for
+from page_bench.doctor import references
+from page_bench.doctor.subject import GREEDY, Subject
+from page_bench.doctor.verdict import Status, Verdict
+from page_bench.eviction import KeepPlan, evict, positions_to_keep
+from page_bench.prefill import Prefill, prefill
+from page_bench.scoring import Scorer
+
+Check = Callable[[Subject], Verdict]
+
+EXACT_DROP = 1e-5
+"""D of the recording path against eager attention in fp32 (design of the observation)."""
+NEAR_DROP = 1e-3
+TIED = 0.01
+"""Above this share of rows decided by ties, what is kept depends on the order of positions."""
+TRIED_BUDGET = 0.25
+
+
+def plain_generation(subject: Subject) -> Verdict:
+    """Whether nothing evicted is nothing changed: `gate=closed` and budget 1 against `generate`."""
+    expected, logits = references.generated(
+        subject.lm.model, subject.ids, subject.new_tokens, GREEDY
+    )
+    worst, places = 0.0, []
+    for name, page in (
+        ("gate=closed", replace(subject.page, gate="closed")),
+        ("budget=1", replace(subject.page, budget=1.0)),
+    ):
+        gap, place = _first_gap(subject.answer(page).answer.answer_ids, expected, logits)
+        worst = max(worst, gap)
+        places += [] if place is None else [f"{name} at token {place + 1}"]
+    figures: dict[str, Any] = {"new_tokens": len(expected), "largest_gap": worst}
+    if not places:
+        return Verdict("pass", f"{len(expected)} of {len(expected)} tokens equal", figures)
+    said = f"leaves generate's answer ({', '.join(places)}), logits apart by {worst:.2g}"
+    status: Status = "warn" if worst <= subject.closeness else "fail"
+    return Verdict(status, f"{said}; near ties are up to {subject.closeness:g}", figures)
+
+
+def drop_against_eager(subject: Subject) -> Verdict:
+    """Whether the recorded agreement and D are those of eager attention matrices."""
+    if subject.slides:
+        return Verdict("skip", "some layers see a sliding window only")
+    page = subject.page
+    seen = subject.answer(page).seen
+    expected = references.eager_agreement(subject.model, subject.ids, page.window, page.top_k)
+    third = len(expected) // 3
+    drop = sum(expected[:third]) / third - sum(expected[-third:]) / third if third else 0.0
+    layers = [abs(a - b) for a, b in zip(seen.agreement, expected, strict=True)]
+    recorded = sum(seen.agreement[:third]) / third - sum(seen.agreement[-third:]) / third
+    gap = max(abs(seen.drop - drop), abs(recorded - drop)) if third else max(layers)
+    figures: dict[str, Any] = {"drop": seen.drop, "eager": drop, "largest_layer_gap": max(layers)}
+    said = f"D {seen.drop:.5f}, eager {drop:.5f}; agreement of a layer differs by {max(layers):.2g}"
+    if gap <= EXACT_DROP:
+        return Verdict("pass", said, figures)
+    half = subject.model.dtype != torch.float32
+    if gap <= (0.03 if half else NEAR_DROP):
+        belongs = "; τ belongs to this dtype and attention implementation" if half else ""
+        return Verdict("warn", said + belongs, figures)
+    return Verdict("fail", said, figures)
+
+
+def masking_equals_removal(subject: Subject) -> Verdict:
+    """Whether evicted entries are gone as if masked, and every key keeps its true position."""
+    if subject.slides:
+        return Verdict("skip", "some layers see a sliding window only")
+    length, worst, controls = subject.ids.shape[1], 0.0, []
+    names = ["streamingllm", subject.page.evictor]
+    for name in dict.fromkeys(names):
+        page = _evicting(subject, name)
+        n_keep = budget_for(page, length)
+        if not isinstance(n_keep, int):
+            return Verdict("skip", f"the prompt is too short to evict from ({n_keep})")
+        answer = subject.answer(page).answer
+        if name == "streamingllm":
+            # Known without asking the evictor: sinks, and the end of the prompt.
+            keep = [*range(page.n_sink), *range(length - n_keep + page.n_sink, length)]
+        else:
+            keep = _kept_by(subject, page)
+        asked = (subject.model, subject.ids, keep, subject.new_tokens, subject.ends)
+        tokens, logits = references.masked(*asked)
+        gap, place = _first_gap(answer.answer_ids, tokens, logits)
+        if place is None:
+            gap = abs(answer.mean_token_entropy - references.mean_entropy(logits))
+        worst = max(worst, gap)
+        _, shifted = references.masked(*asked, shift=n_keep - length)
+        entropies = [references.mean_entropy(one) for one in (shifted, logits)]
+        controls.append(abs(entropies[0] - entropies[1]))
+    figures: dict[str, Any] = {
+        "largest_gap": worst,
+        "gap_of_shifted_positions": min(controls),
+    }
+    said = f"answers equal, entropies to {worst:.2g}; shifted positions would differ by " + (
+        f"{min(controls):.2g}"
+    )
+    if worst > subject.closeness:
+        return Verdict("fail", f"removal and masking differ by {worst:.2g}", figures)
+    if min(controls) <= subject.closeness:
+        return Verdict("warn", f"{said}, so this model shows no wrong positions", figures)
+    return Verdict("pass", said, figures)
+
+
+def positions(subject: Subject) -> Verdict:
+    """Whether the last prompt token is read at T−1, and the answer at T, T+1, …"""
+    length = subject.ids.shape[1]
+    wrong = []
+    for name, page, first in (
+        ("gate=closed", replace(subject.page, gate="closed"), length),
+        ("evicted", _evicting(subject, subject.page.evictor), length - 1),
+    ):
+        with _positions_of(subject.model) as seen:
+            subject.answer(page)
+        expected = list(range(first, length + subject.new_tokens - 1))
+        if seen != expected:
+            wrong.append(f"{name} {seen[:3]} for {expected[:3]}")
+    figures: dict[str, Any] = {"prompt_tokens": length}
+    if wrong:
+        return Verdict("fail", f"positions are {', '.join(wrong)}", figures)
+    return Verdict("pass", f"{length - 1}, {length}, … as in an undivided sequence", figures)
+
+
+def one_bos(subject: Subject) -> Verdict:
+    """Whether a prompt has one beginning-of-sequence token where it should, and never two."""
+    tokenizer = subject.lm.tokenizer
+    bos = tokenizer.bos_token_id
+    counts: dict[str, Any] = {}
+    texts = {"plain": subject.text}
+    if getattr(tokenizer, "chat_template", None):
+        texts["templated"] = subject.templated(subject.text)
+    for name, text in texts.items():
+        ids = subject.prompt_of(text).input_ids
+        leading = next((i for i, token in enumerate(ids) if token != bos), len(ids))
+        counts[name] = 0 if bos is None else leading
+    said = ", ".join(f"{name}: {count}" for name, count in counts.items())
+    if any(count > 1 for count in counts.values()):
+        return Verdict("fail", f"leading BOS tokens {said}; one at most is right", counts)
+    return Verdict("pass", f"leading BOS tokens {said}", counts)
+
+
+def tied_scores(subject: Subject) -> Verdict:
+    """How many keep sets are decided by ties, in this dtype and in fp32."""
+    page, model = replace(subject.page, budget=TRIED_BUDGET), subject.model
+    if not isinstance(budget_for(page, subject.ids.shape[1]), int):
+        return Verdict("skip", "the prompt is too short to evict from")
+    dtype = str(model.dtype).removeprefix("torch.")
+    figures: dict[str, Any] = {dtype: _tied(subject, page)}
+    if model.dtype != torch.float32:
+        original = model.dtype
+        try:
+            model.float()
+            figures["float32"] = _tied(subject, page)
+        except (RuntimeError, ValueError) as error:  # no memory, or quantised weights
+            figures["float32"] = None
+            figures["float32_not_tried"] = str(error).partition("\n")[0][:120]
+        finally:
+            model.to(original)
+    share = max(value for value in figures.values() if isinstance(value, float))
+    shown = ", ".join(f"{k} {v:.1%}" for k, v in figures.items() if isinstance(v, float))
+    said = f"rows of {page.evictor} scores cut through a tie: {shown}"
+    if share > TIED:
+        return Verdict("warn", f"{said}; lower positions win there", figures)
+    return Verdict("pass", said, figures)
+
+
+def bytes_freed(subject: Subject) -> Verdict:
+    """Whether the kept-KV that is reported is what the memory shows."""
+    page, length = _evicting(subject, subject.page.evictor), subject.ids.shape[1]
+    outcome = subject.answer(page)
+    answer, seen = outcome.answer, outcome.seen
+    with subject.engine(page):
+        filled, plan = _planned(subject, page)
+        if isinstance(plan, str):
+            return Verdict("skip", f"nothing is evicted ({plan})")
+        room = subject.new_tokens
+        cache = evict(filled, plan, room, without_last=False)
+        full, kept = references.storage_bytes(filled.cache), references.storage_bytes(cache)
+    freed, counted = full - kept, seen.kv_bytes_full - answer.kv_bytes_kept
+    figures: dict[str, Any] = {"kept_kv": answer.kept_kv, "freed": freed, "counted": counted}
+    said = f"kept-KV {answer.kept_kv:.4f} of {length} tokens; {freed:,} bytes freed"
+    same_share = abs(answer.kv_bytes_kept / seen.kv_bytes_full - answer.kept_kv) < 1e-9
+    if freed == counted and same_share:
+        return Verdict("pass", said, figures)
+    return Verdict("fail", f"{said}, {counted:,} counted", figures)
+
+
+CHECKS: dict[str, Check] = {
+    "plain_generation": plain_generation,
+    "drop_against_eager": drop_against_eager,
+    "masking_equals_removal": masking_equals_removal,
+    "positions": positions,
+    "one_bos": one_bos,
+    "tied_scores": tied_scores,
+    "bytes_freed": bytes_freed,
+}
+
+
+def _evicting(subject: Subject, evictor: str) -> PageConfig:
+    """The arm at a budget that evicts; another evictor comes without options."""
+    page = subject.page if subject.page.budget < 1 else replace(subject.page, budget=TRIED_BUDGET)
+    if evictor == page.evictor:
+        return page
+    return replace(page, evictor=evictor, evictor_args={})
+
+
+def _planned(subject: Subject, page: PageConfig) -> tuple[Prefill, KeepPlan | str]:
+    """The prompt after its prefill, and the arm's keep sets."""
+    evictor, n_keep = page.make_evictor(), budget_for(page, subject.ids.shape[1])
+    filled = prefill(
+        subject.lm.model,
+        subject.ids,
+        window=page.window,
+        room=subject.new_tokens,
+        scorers=[Scorer(evictor, n_keep)] if isinstance(n_keep, int) else [],
+        prompt_seed=subject.prompt.seed,
+    )
+    return filled, positions_to_keep(evictor, filled, page)
+
+
+def _kept_by(subject: Subject, page: PageConfig) -> list[int]:
+    with subject.engine(page):
+        _, plan = _planned(subject, page)
+    if isinstance(plan, str):
+        return list(range(subject.ids.shape[1]))
+    kept: list[int] = plan.members[0, 0].nonzero().flatten().tolist()
+    return kept
+
+
+def _tied(subject: Subject, page: PageConfig) -> float:
+    """Share of rows (layer, KV head) whose cut falls between equal scores."""
+    length = subject.ids.shape[1]
+    n_keep = budget_for(page, length)
+    assert isinstance(n_keep, int)
+    with subject.engine(page):
+        filled, _ = _planned(subject, page)
+        rows = [layer.score for layer in filled.scored_by(page.make_evictor(), n_keep)]
+    free = torch.cat([row.cpu() for row in rows])[:, page.n_sink : length - page.n_recent]
+    wanted = n_keep - page.n_sink - page.n_recent
+    ordered = free.sort(dim=-1, descending=True).values
+    return float((ordered[:, wanted - 1] == ordered[:, wanted]).float().mean())
+
+
+def _first_gap(
+    said: Sequence[int], expected: Sequence[int], logits: Tensor
+) -> tuple[float, int | None]:
+    """Where two answers part, and how far the logits of the two tokens lie apart there."""
+    for i, (ours, theirs) in enumerate(zip(said, expected, strict=True)):
+        if ours != theirs:
+            return float(logits[i, theirs] - logits[i, ours]), i
+    return 0.0, None
+
+
+@contextmanager
+def _positions_of(model: Any) -> Iterator[list[int]]:
+    """Positions of the tokens that the model is given after the prefill."""
+    seen: list[int] = []
+
+    def look(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs.get("position_ids") is not None:
+            seen.extend(kwargs["position_ids"][0].tolist())
+
+    handle = model.register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        handle.remove()

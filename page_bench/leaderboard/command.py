@@ -1,0 +1,128 @@
+"""`page-bench leaderboard`: add finished runs, check the files, export the ranked table, build."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from page_bench.errors import UsageError
+from page_bench.leaderboard.check import examined, read_board
+from page_bench.leaderboard.export import FORMATS, exported
+from page_bench.leaderboard.file import Board, write_board
+
+FILE = Path("leaderboard/leaderboard.csv")
+
+_EPILOG = """\
+  page-bench leaderboard add results          # rows of a sweep or of runs of lm_eval
+  page-bench leaderboard check
+  page-bench leaderboard export --format markdown --group suite=page_ruler_4k*
+  page-bench leaderboard build                # leaderboard/index.html
+
+A row is one arm on one suite. Δ needs the plain run (gate=open) of the same arm, harm and ρ the
+full one (gate=closed), among the RUNS; what is not known stays empty. tasks.csv and schema.json lie
+beside the file."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command with its arguments; the status is 1 where `check` finds something."""
+    args = _parser().parse_args(list(argv))
+    status: int = args.act(args)
+    return status
+
+
+def _add(args: argparse.Namespace) -> int:
+    # What computes statistics takes seconds to import.
+    from page_bench.leaderboard.add import merged, rows_of
+    from page_bench.leaderboard.run import read_finished
+
+    board = read_board(args.file) if args.file.exists() else Board()
+    added = rows_of(read_finished(args.runs))
+    together = merged(board, added, args.replace)
+    _check(together)
+    write_board(args.file, together)
+    for note in added.notes:
+        print(f"note: {note}", file=sys.stderr)
+    count = len(added.rows)
+    print(f"{count} row{'s' * (count != 1)} added to {args.file}, which holds {len(together.rows)}")
+    return 0
+
+
+def _check(board: Board) -> None:
+    """Refuse what could not be read back."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / FILE.name
+        write_board(path, board)
+        _, found = examined(path)
+        if found:
+            first = str(found[0]).replace(f"{folder}/", "")
+            raise UsageError(f"these runs make no sound leaderboard: {first}")
+
+
+def _examine(args: argparse.Namespace) -> int:
+    board, found = examined(args.file)
+    for finding in found:
+        print(finding)
+    if found:
+        return 1
+    print(f"{args.file}: {len(board.rows)} rows and {len(board.tasks)} tasks, nothing wrong")
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    sys.stdout.write(exported(read_board(args.file), args.format, args.group))
+    return 0
+
+
+def _build(args: argparse.Namespace) -> int:
+    from page_bench.leaderboard.page import build
+
+    output = args.file.with_name("index.html") if args.output is None else args.output
+    build(args.file, output)
+    print(f"page written to {output}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="page-bench leaderboard",
+        description="The table of results, one row per arm and suite.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    acts = parser.add_subparsers(required=True, metavar="ACTION")
+
+    def action(name: str, act: object, summary: str) -> argparse.ArgumentParser:
+        one = acts.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        one.add_argument(
+            "--file", type=Path, default=FILE, metavar="CSV", help=f"the table (default {FILE})"
+        )
+        one.set_defaults(act=act)
+        return one
+
+    adding = action("add", _add, "add rows of finished runs")
+    adding.add_argument(
+        "runs", nargs="+", metavar="RUNS", help="folders of runs or sweeps, or results files"
+    )
+    adding.add_argument(
+        "--replace", action="store_true", help="put these runs in the place of rows of the same arm"
+    )
+    action("check", _examine, "check the table, the tasks and the schema")
+    exporting = action("export", _export, "print the ranked table")
+    exporting.add_argument(
+        "--format", choices=FORMATS, default="markdown", help="default %(default)s"
+    )
+    exporting.add_argument(
+        "--group",
+        action="append",
+        default=[],
+        metavar="COLUMN=PATTERN",
+        help="print only the groups that fit; may be given several times",
+    )
+    building = action("build", _build, "build the page")
+    building.add_argument(
+        "--output", type=Path, metavar="HTML", help="default: index.html beside the table"
+    )
+    return parser

@@ -1,0 +1,157 @@
+"""The files of a leaderboard: `leaderboard.csv`, and beside it `tasks.csv` and `schema.json`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from page_bench.errors import UsageError
+from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS, Column
+from page_bench.leaderboard.row import Row, Value, sort_key, texts, to_value
+from page_bench.leaderboard.schema import schema_text
+
+TASKS, SCHEMA = "tasks.csv", "schema.json"
+
+
+@dataclass(frozen=True)
+class Board:
+    """What the two tables hold.
+
+    Attributes:
+        rows: of `leaderboard.csv`, in order.
+        tasks: of `tasks.csv`, in order.
+    """
+
+    rows: tuple[Row, ...] = ()
+    tasks: tuple[Row, ...] = ()
+
+    def tasks_of(self, row: Row) -> list[Row]:
+        """The tasks that a row is made of."""
+        return [task for task in self.tasks if task["row"] == row["row"]]
+
+    def with_rows(self, rows: Iterable[Row], tasks: Iterable[Row]) -> Board:
+        """This and more rows, which take the place of those with the same `row`."""
+        added = list(rows)
+        gone = {row["row"] for row in added}
+        all_rows = sorted([*(r for r in self.rows if r["row"] not in gone), *added], key=sort_key)
+        place = {row["row"]: i for i, row in enumerate(all_rows)}
+        all_tasks = [*(t for t in self.tasks if t["row"] not in gone), *tasks]
+        all_tasks.sort(key=lambda task: (place[task["row"]], str(task["task"])))
+        return Board(tuple(all_rows), tuple(all_tasks))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table.
+
+    Attributes:
+        number: of the line in the file, from 1 on.
+        fields: by column, as they stand there.
+    """
+
+    number: int
+    fields: dict[str, str]
+
+
+def beside(path: Path, name: str) -> Path:
+    """Another file of the same leaderboard."""
+    return path.parent / name
+
+
+def read_lines(path: Path, columns: Sequence[Column]) -> list[Line]:
+    """The lines of a table below its first.
+
+    Raises:
+        UsageError: it cannot be read, or is no table of these columns.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror or error}).") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 (byte {error.start}); restore it.") from error
+    if text.startswith("\ufeff"):
+        raise UsageError(f"{path} line 1 begins with a byte order mark; remove it.")
+    if "\r" in text:
+        number = text[: text.index("\r")].count("\n") + 1
+        raise UsageError(f"{path} line {number} holds a carriage return; end lines by LF alone.")
+    if not text.endswith("\n"):
+        raise UsageError(f"{path} does not end with a line break: it was cut off; restore it.")
+    reader = csv.reader(io.StringIO(text), strict=True)
+    lines: list[Line] = []
+    try:
+        _check_header(path, next(reader), [column.name for column in columns])
+        for fields in reader:
+            if len(fields) != len(columns):
+                raise UsageError(
+                    f"{path} line {reader.line_num} has {len(fields)} fields, not {len(columns)}; "
+                    f"restore it, or add the run again."
+                )
+            names = (column.name for column in columns)
+            lines.append(Line(reader.line_num, dict(zip(names, fields, strict=True))))
+    except csv.Error as error:
+        raise UsageError(
+            f"{path} line {reader.line_num} is no CSV: {error}; restore it."
+        ) from error
+    return lines
+
+
+def _check_header(path: Path, given: Sequence[str], wanted: Sequence[str]) -> None:
+    unknown = [name for name in given if name not in wanted]
+    missing = [name for name in wanted if name not in given]
+    if unknown:
+        raise UsageError(f"{path} line 1 has the unknown column {unknown[0]!r}; remove it.")
+    if missing:
+        raise UsageError(f"{path} line 1 lacks the column {missing[0]}; restore it.")
+    if list(given) != list(wanted):
+        first = next(a for a, b in zip(given, wanted, strict=False) if a != b)
+        raise UsageError(
+            f"{path} line 1 has the column {first} in the wrong place; order them as {SCHEMA} does."
+        )
+
+
+def parse_line(line: Line, columns: Sequence[Column]) -> Row:
+    """The values of a line that holds nothing wrong.
+
+    Raises:
+        ValueError: a field that its column cannot hold.
+    """
+    return {column.name: to_value(column, line.fields[column.name]) for column in columns}
+
+
+def write_board(path: Path, board: Board) -> None:
+    """Write both tables and the schema; readers see old files or new ones, never a part.
+
+    Raises:
+        UsageError: nothing can be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(beside(path, TASKS), _table(board.tasks, TASK_COLUMNS))
+        _replace(path, _table(board.rows, COLUMNS))
+        _replace(beside(path, SCHEMA), schema_text())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror or error}).") from error
+
+
+def _table(rows: Iterable[Row], columns: Sequence[Column]) -> str:
+    return csv_text([c.name for c in columns], (texts(row, columns) for row in rows))
+
+
+def csv_text(header: Sequence[str], lines: Iterable[Sequence[Value]]) -> str:
+    """A table as CSV."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    return file.getvalue()
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_bytes(text.encode("utf-8"))
+    os.replace(partial, path)

@@ -1,0 +1,189 @@
+"""Which arm a row is of, and what its prompts and answers depend on besides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from page_bench.analysis.suites import split
+from page_bench.config import is_ours
+from page_bench.errors import UsageError
+from page_bench.leaderboard.reproduce import (
+    command_of,
+    metadata_of,
+    model_args,
+    without_folders,
+    without_path,
+)
+from page_bench.leaderboard.row import Value, to_json
+from page_bench.leaderboard.run import Run
+from page_bench.trace import Trace
+
+SMALL = 1_000_000_000
+"""Parameters below which a model's answers demonstrate and do not count."""
+GENERATED = ("page_rulergen_", "page_quickstart")
+"""Suites whose prompts are generated, by how they begin."""
+
+_LENGTH = re.compile(r"_(\d+k)(?:_|$)")
+_RULES = {
+    "zscore": ("theta_z", "pilot_size", "calibration"),
+    "quantile": ("open_rate", "pilot_size", "calibration"),
+    "midpoint": ("calibration",),
+    "number": ("tau",),
+}
+"""What each rule for τ is given, by the names of the results."""
+_NO_ANSWER = (
+    *("pretrained", "dtype", "attn_implementation", "parallelize", "device_map", "max_memory"),
+    *("trust_remote_code", "low_cpu_mem_usage", "revision", "subfolder", "gguf_file", "peft"),
+    *("delta", "token", "use_fast_tokenizer"),
+)
+"""Model arguments that change no answer, or stand in columns of their own."""
+_FULL: dict[str, Value] = {
+    "evictor": "none",
+    "evictor_args": "{}",
+    "granularity": "shared",
+    "score_norm": "none",
+    "budget": 1.0,
+}
+"""The full cache is one arm, whatever its run would have evicted with another gate."""
+
+
+def identity_of(run: Run, suite: str, traces: Sequence[Trace]) -> dict[str, Value]:
+    """The identity columns of a suite's row.
+
+    Raises:
+        UsageError: its tasks word their prompts in different ways.
+    """
+    first = traces[0]
+    protocols = {trace.protocol for trace in traces}
+    if len(protocols) > 1:
+        told = " and ".join(sorted(str(protocol) for protocol in protocols))
+        raise UsageError(f"{run.path}: {suite} mixes the protocols {told}; run them apart.")
+    length = _LENGTH.search(suite)
+    values: dict[str, Value] = {
+        "model": _model(run),
+        "dtype": first.dtype,
+        "attn_implementation": first.attn_implementation,
+        "suite": suite,
+        "length": None if length is None else length[1],
+        "protocol": first.protocol,
+        "chat_template": bool(run.page.get("chat_template")),
+        "compress": first.compress,
+        "evictor": without_path(first.evictor),
+        "evictor_args": to_json(without_folders(first.evictor_args)),
+        "granularity": first.granularity,
+        "score_norm": first.score_norm,
+        "n_sink": first.n_sink,
+        "recent": first.recent,
+        "window": first.window,
+        "top_k": first.top_k,
+        "gate": first.gate,
+        "gate_args": to_json({**first.gate_args, **_rule(run, first)}),
+        "tau_variant": first.tau_variant,
+        "budget": float(first.budget),
+        "data": to_json(_data(run, traces)),
+    }
+    return {**values, **_FULL} if first.gate == "closed" else values
+
+
+def marks_of(run: Run, suite: str) -> dict[str, Value]:
+    """Who measured, and whether the row is a demonstration."""
+    why = []
+    if suite.startswith(GENERATED):
+        why.append("generated data")
+    parameters = run.results["config"].get("model_num_parameters")
+    if isinstance(parameters, int) and 0 < parameters < SMALL:
+        why.append(f"model of {parameters / 1e6:.0f} M parameters")
+    return {
+        "source": "measured",
+        "demonstration": bool(why),
+        "why": "; ".join(why) or None,
+    }
+
+
+def provenance_of(run: Run) -> dict[str, Value]:
+    """Versions, device, date and command."""
+    results = run.results
+    told = str(results.get("pretty_env_info") or "")
+    day = datetime.fromtimestamp(float(results["date"]), UTC).date()
+    return {
+        "page_bench": run.page.get("page_bench"),
+        "lm_eval": results.get("lm_eval_version"),
+        "torch": _line(told, "PyTorch version"),
+        "transformers": results.get("transformers_version"),
+        "commit": results.get("git_hash"),
+        "device": _device(str(run.page["device"]), told),
+        "date": day.isoformat(),
+        "command": command_of(results),
+    }
+
+
+def _model(run: Run) -> str:
+    """The model's name; a folder goes by its last part, whether model, adapter or file."""
+    name = run.traces[0].model
+    given = run.results["config"]["model_args"] or {}
+    for value in sorted(map(str, given.values()), key=len, reverse=True):
+        short = without_folders(value)
+        name = name.replace(value, short) if short != value else name
+    return str(without_folders(name))
+
+
+def _rule(run: Run, trace: Trace) -> dict[str, Any]:
+    """What the rule for τ was given; a file stands for the pilot, so its size then counts for
+    nothing."""
+    names = _RULES.get(trace.tau_variant or "", ())
+    given: dict[str, Any] = {}
+    for name in names:
+        value = trace.tau if name == "tau" else run.page.get(name)
+        if value is not None:
+            given[name] = value
+    if "calibration" in given:
+        given["calibration"] = str(given["calibration"]).replace("\\", "/").rpartition("/")[2]
+        given.pop("pilot_size", None)
+    return given
+
+
+def _data(run: Run, traces: Sequence[Trace]) -> dict[str, Any]:
+    results, config = run.results, run.results["config"]
+    tasks = list(dict.fromkeys(trace.task for trace in traces))
+    metadata = without_folders(metadata_of(results, tasks))
+    metadata.pop("protocol", None)
+    others = {
+        name: value
+        for name, value in model_args(config).items()
+        if not is_ours(name) and name not in _NO_ANSWER
+    }
+    lengths = {split(t.task)[1]: (t.asked or {}).get("max_new_tokens") for t in traces}
+    entries: dict[str, Any] = {
+        "metadata": metadata,
+        "versions": _one_or_all({split(t)[1]: results["versions"].get(t) for t in tasks}),
+        "max_new_tokens": _one_or_all(lengths),
+        "gen_kwargs": config.get("gen_kwargs"),
+        "num_fewshot": _one_or_all({split(t)[1]: results["n-shot"].get(t, 0) for t in tasks}),
+        "system_instruction": results.get("system_instruction"),
+        "truncation": run.page.get("truncation"),
+        "model_args": others,
+    }
+    return {name: value for name, value in entries.items() if value}
+
+
+def _one_or_all(values: Mapping[str, Any]) -> Any:
+    """The value that all tasks share, or the values by task."""
+    distinct = list(values.values())
+    if distinct and all(value == distinct[0] for value in distinct):
+        return distinct[0]
+    return dict(values)
+
+
+def _device(device: str, told: str) -> str:
+    kind = device.partition(":")[0]
+    name = re.search(r"GPU \d+: (.+)", told) if kind == "cuda" else None
+    label = _line(told, "Model name") if kind == "cpu" else (name and name[1].strip())
+    return f"{kind} ({label})" if label else kind
+
+
+def _line(told: str, name: str) -> str | None:
+    found = re.search(rf"^{re.escape(name)}:\s*(.+?)\s*$", told, re.MULTILINE)
+    return found and found[1]

@@ -1,0 +1,189 @@
+"""Finished runs of page_hf: the results JSON of each and the traces beside it, checked for gaps."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from page_bench.analysis.runs import Arm, read_traces
+from page_bench.analysis.suites import split
+from page_bench.errors import UsageError
+from page_bench.harness import MODEL
+from page_bench.trace import Trace
+
+PATTERN = "results_*.json"
+_MARKER, _LOCK = "finished.json", ".lock"
+_ARM = re.compile(r"-[0-9a-f]{8}$")
+"""How the folder of a sweep's arm ends."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of lm-eval with page_hf.
+
+    Attributes:
+        path: of the results JSON.
+        results: what it holds.
+        traces: one per answer, all scored.
+    """
+
+    path: Path
+    results: Mapping[str, Any]
+    traces: list[Trace]
+
+    @property
+    def page(self) -> Mapping[str, Any]:
+        """What page_hf says of the run."""
+        page: Mapping[str, Any] = self.results["config"]["page"]
+        return page
+
+    @property
+    def gate(self) -> str:
+        """Name of the gate."""
+        return self.traces[0].gate
+
+    def suites(self) -> dict[str, list[Trace]]:
+        """Its answers by suite."""
+        found: dict[str, list[Trace]] = {}
+        for trace in self.traces:
+            found.setdefault(split(trace.task)[0], []).append(trace)
+        return dict(sorted(found.items()))
+
+
+def read_finished(places: Sequence[str | Path]) -> list[Run]:
+    """All runs of results files, and of folders with all below them.
+
+    Args:
+        places: results files, and folders of lm-eval's or a sweep's layout.
+
+    Raises:
+        UsageError: nothing is there, or a run is not whole.
+    """
+    paths: dict[Path, Path] = {}
+    for place in places:
+        path = Path(place).expanduser()
+        if not path.exists():
+            raise UsageError(f"{path} does not exist; give folders of finished runs.")
+        found = sorted(path.rglob(PATTERN)) if path.is_dir() else [path]
+        if not found:
+            raise UsageError(
+                f"{path} holds no {PATTERN}; give the --output_path of a run or a sweep that ended."
+            )
+        for file in found:
+            paths.setdefault(file.resolve(), file)
+    return [_read(path) for path in paths.values()]
+
+
+def _read(path: Path) -> Run:
+    _check_sweep(path)
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+        page, model = results["config"].get("page"), results["config"]["model"]
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror or error}).") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path} is no whole results file of lm-eval ({error}); run again, or leave it out."
+        ) from error
+    if page is None or model != MODEL:
+        raise UsageError(
+            f"{path} is of --model {model}, whose cache nothing is known of; leave it out."
+        )
+    run = Run(path, results, _traces(path, page))
+    _check_scores(run)
+    _check_counts(run)
+    arms = {(Arm.of(trace), trace.gate, trace.tau) for trace in run.traces}
+    if len(arms) > 1 and not _differs_by_task(run):
+        raise UsageError(f"the traces beside {path} are of {len(arms)} arms; run it again.")
+    return run
+
+
+def _differs_by_task(run: Run) -> bool:
+    """Whether what differs is τ, measured by request type, or the wording of a task's prompts."""
+    arms: dict[str, set[object]] = {}
+    for trace in run.traces:
+        arms.setdefault(trace.task, set()).add((Arm.of(trace), trace.gate, trace.tau))
+    return all(len(own) == 1 for own in arms.values())
+
+
+def _check_sweep(path: Path) -> None:
+    """Refuse an arm of a sweep that was not finished, or has changed since."""
+    arms = (p for p in path.parents[:2] if _ARM.search(p.name) and (p / _LOCK).exists())
+    folder = next(arms, None)
+    if folder is None:
+        return
+    marker = folder / _MARKER
+    if not marker.is_file():
+        raise UsageError(
+            f"{folder} is an arm that its sweep has not finished; start the sweep again, it goes "
+            f"on from there."
+        )
+    try:
+        files = json.loads(marker.read_text(encoding="utf-8"))["files"].items()
+        changed = [name for name, size in files if (folder / name).stat().st_size != size]
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise UsageError(
+            f"{folder} lacks what {_MARKER} lists ({error}); start the sweep again."
+        ) from error
+    if changed:
+        raise UsageError(
+            f"{folder / changed[0]} is not as long as when the arm was finished; start the sweep "
+            f"again."
+        )
+
+
+def _traces(path: Path, page: Mapping[str, Any]) -> list[Trace]:
+    name = page.get("trace_file")
+    if not name:
+        raise UsageError(
+            f"{path} is of a run without a trace; run it again with --output_path or trace=FOLDER."
+        )
+    # The folder may have moved since; lm-eval writes both files into the same one.
+    places = [path.parent / str(name).replace("\\", "/").rpartition("/")[2], Path(name)]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise UsageError(f"{places[0]}, the trace of {path.name}, is missing; run it again.")
+    return [record.trace for record in read_traces(file)]
+
+
+def _check_scores(run: Run) -> None:
+    for trace in run.traces:
+        if trace.correct not in (0, 1) or trace.score is None:
+            what = f"{trace.task} document {trace.doc_id}"
+            raise UsageError(
+                f"{run.path}: {what} has no `correct` of 0 or 1 and no `score`, as where a run "
+                f"failed or its task reports neither; run again, or leave the task out."
+            )
+
+
+def _check_counts(run: Run) -> None:
+    """Refuse a run whose trace lacks answers that the results count, or holds others."""
+    counts = Counter(trace.task for trace in run.traces)
+    results = run.results
+    for task, settings in results["configs"].items():
+        wanted = results["n-samples"][task]["effective"] * (settings.get("repeats") or 1)
+        if counts[task] != wanted:
+            raise UsageError(
+                f"{run.path} counts {wanted} answers of {task}, but its trace holds "
+                f"{counts[task]}; run it again."
+            )
+        told = results["results"][task].get("correct,none")
+        mean = sum(float(t.correct or 0) for t in run.traces if t.task == task) / wanted
+        if told is not None and abs(told - mean) > 1e-9:
+            raise UsageError(
+                f"{run.path} says that {told:.4f} of {task} is correct, its trace {mean:.4f}; one "
+                f"of them was changed, so run it again."
+            )
+    if unknown := counts.keys() - results["configs"].keys():
+        raise UsageError(
+            f"the trace beside {run.path} holds {min(unknown)}, which the results do not; run it "
+            f"again."
+        )
+    distinct = {(trace.task, trace.doc_id, trace.repeat) for trace in run.traces}
+    if len(distinct) != len(run.traces):
+        raise UsageError(f"the trace beside {run.path} holds an answer twice; run it again.")

@@ -1,0 +1,1 @@
+"""`page-bench report`: tables and figures from traces alone."""

@@ -1,0 +1,1 @@
+"""Weights & Biases: what a run of `page_hf` logs there, live or afterwards."""

@@ -1,0 +1,424 @@
+"""Rows of finished runs: figures worked out by hand, and runs that are not added."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finished_runs import ASKED, SUITE, TAU, answers, edited, write_run, write_trio
+
+from page_bench.errors import UsageError
+from page_bench.leaderboard import command
+from page_bench.leaderboard.add import Added, rows_of
+from page_bench.leaderboard.check import examined, read_board
+from page_bench.leaderboard.row import Row, row_id
+from page_bench.leaderboard.run import read_finished
+
+Z = 1.959963984540054
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    p = successes / n
+    middle = p + Z * Z / (2 * n)
+    half = Z * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
+    return (middle - half) / (1 + Z * Z / n), (middle + half) / (1 + Z * Z / n)
+
+
+def added(folder: Path) -> Added:
+    return rows_of(read_finished([folder]))
+
+
+def by_gate(rows: list[Row]) -> dict[str, Row]:
+    return {str(row["gate"]): row for row in rows}
+
+
+def tasks_of(made: Added, row: Row) -> dict[str, Row]:
+    return {str(task["task"]): task for task in made.tasks if task["row"] == row["row"]}
+
+
+def add(folder: Path, file: Path, *words: str) -> int:
+    return command.run(["add", str(folder), "--file", str(file), *words])
+
+
+def figures(row: Row, *names: str) -> list[Any]:
+    return [row[name] for name in names]
+
+
+def test_the_figures_of_three_arms_are_those_worked_out_by_hand(tmp_path: Path) -> None:
+    made = added(write_trio(tmp_path))
+    rows = by_gate(made.rows)
+    assert made.notes == []
+    assert [row["n"] for row in made.rows] == [8, 8, 8]
+    gated, plain, full = rows["page"], rows["open"], rows["closed"]
+    names = ("correct", "full_correct", "delta", "harm", "rho", "open", "kept_kv", "compression")
+    assert figures(gated, *names) == [0.75, 0.75, 0.25, 0.125, 0.125, 0.5, 0.625, 1.6]
+    assert figures(plain, *names) == [0.5, 0.75, None, 0.375, 0.125, 1.0, 0.25, 4.0]
+    assert figures(full, *names) == [0.75, 0.75, None, None, None, 0.0, 1.0, 1.0]
+    for row, right in ((gated, 6), (plain, 4), (full, 6)):
+        low, high = wilson(right, 8)
+        assert figures(row, "correct_low", "correct_high") == [round(low, 6), round(high, 6)]
+    # 3 harmed inputs against 5: (0.2 | 0.02, 0.02) and (0.2, 0.2, 0.2, 0.02, 0.02), ties half.
+    assert gated["auc_drop"] == plain["auc_drop"] == round(9.5 / 15, 6)
+    assert figures(gated, "kv_bytes", "kv_bytes_full") == [2500.0, 4000.0]
+    assert figures(gated, "tau", "tau_variant") == [TAU, "number"]
+    assert json.loads(str(gated["gate_args"]))["tau"] == TAU
+    low, high = figures(gated, "delta_low", "delta_high")
+    assert low <= 0.25 <= high
+    assert high - low > 0.1
+
+
+def test_the_tasks_of_a_row_show_what_its_mean_hides(tmp_path: Path) -> None:
+    made = added(write_trio(tmp_path))
+    rows = by_gate(made.rows)
+    plain, gated = tasks_of(made, rows["open"]), tasks_of(made, rows["page"])
+    names = ("n", "correct", "full_correct", "harm", "rho", "kept_kv", "drop")
+    assert figures(plain["niah_multikey_3"], *names) == [4, 0.25, 0.75, 0.5, 0.0, 0.25, 0.02]
+    assert figures(plain["vt"], *names) == [4, 0.75, 0.75, 0.25, 0.25, 0.25, 0.2]
+    assert figures(gated["niah_multikey_3"], "delta", "open", "harm") == [0.5, 0.0, 0.0]
+    assert figures(gated["vt"], "delta", "open", "harm") == [0.0, 1.0, 0.25]
+    assert {task["class"] for task in plain.values()} == {"undecided"}  # n = 4 decides nothing
+    assert {task["class"] for task in tasks_of(made, rows["closed"]).values()} == {None}
+
+
+def test_the_class_of_a_task_needs_an_interval_on_one_side(tmp_path: Path) -> None:
+    for gate, correct in (("open", 1.0), ("closed", 0.0)):
+        traces = [
+            dataclasses.replace(one, doc_id=i, prompt_sha256=f"{i:064x}", correct=correct, score=1)
+            for i in range(40)
+            for one in answers(gate)[:1]
+        ]
+        write_run(tmp_path / gate, traces)
+    made = added(tmp_path)
+    (task,) = tasks_of(made, by_gate(made.rows)["open"]).values()
+    assert figures(task, "rho", "class") == [1.0, "dilution-prone"]
+
+
+def test_what_is_not_known_stays_empty_and_is_said(tmp_path: Path) -> None:
+    write_run(tmp_path / "gated", answers("page"))
+    made = added(tmp_path)
+    (row,) = made.rows
+    unknown = ("full_correct", "delta", "delta_low", "harm", "rho", "auc_drop", "decode_speedup")
+    assert figures(row, *unknown) == [None] * len(unknown)
+    assert row["correct"] == 0.75
+    assert made.notes[0].startswith("1 of these rows have no full run")
+    assert made.notes[1].startswith("1 of these rows have no plain run")
+    write_run(tmp_path / "full", answers("closed"))
+    row = by_gate(added(tmp_path).rows)["page"]
+    assert figures(row, "full_correct", "harm", "delta", "rho") == [0.75, 0.125, None, None]
+
+
+def test_a_full_run_serves_every_evictor_and_budget(tmp_path: Path) -> None:
+    write_run(tmp_path / "full", answers("closed", evictor="h2o", budget=0.5))
+    for budget in (0.25, 0.5):
+        write_run(tmp_path / f"{budget}", answers("open", budget=budget))
+    rows = added(tmp_path).rows
+    assert [row["harm"] for row in rows if row["gate"] == "open"] == [0.375, 0.375]
+    (full,) = (row for row in rows if row["gate"] == "closed")
+    wanted = ["none", "{}", 1.0]
+    assert figures(full, "evictor", "evictor_args", "budget") == wanted
+    # Whatever it would have evicted: it is the same row.
+    other = tmp_path / "other"
+    write_run(other, answers("closed"))
+    assert added(other).rows[0]["row"] == full["row"]
+
+
+def test_arms_of_a_grid_that_are_the_same_full_cache_are_one_row(tmp_path: Path) -> None:
+    for evictor in ("snapkv", "h2o"):
+        for gate in ("closed", "open"):
+            write_run(tmp_path / f"{evictor}-{gate}", answers(gate, evictor=evictor))
+    made = added(tmp_path)
+    assert sorted(str(row["evictor"]) for row in made.rows) == ["h2o", "none", "snapkv"]
+    assert len(made.tasks) == 6
+    (full,) = (row for row in made.rows if row["gate"] == "closed")
+    assert "evictor=h2o" in str(full["command"])
+
+
+def test_what_else_is_of_another_data_or_asked_otherwise_is_not_compared(tmp_path: Path) -> None:
+    write_run(tmp_path / "plain", answers("open"))
+    other = {**ASKED, "max_new_tokens": 128}
+    write_run(tmp_path / "full", answers("closed", asked=other))
+    rows = by_gate(added(tmp_path).rows)
+    assert rows["open"]["harm"] is None
+    data = [json.loads(str(row["data"]))["max_new_tokens"] for row in rows.values()]
+    assert sorted(data) == [30, 128]
+
+
+@pytest.mark.parametrize("fewer", ["closed", "open"])
+def test_arms_of_different_limits_are_not_compared(tmp_path: Path, fewer: str) -> None:
+    write_trio(tmp_path)
+    some = [trace for trace in answers(fewer) if trace.doc_id < 3]
+    write_run(tmp_path / fewer, some)
+    kind, other = ("full", "open") if fewer == "closed" else ("plain", "closed")
+    shutil.rmtree(tmp_path / other)
+    with pytest.raises(UsageError, match=f"the {kind} run .* hold 8 and 6 inputs.*--limit"):
+        added(tmp_path)
+
+
+def test_decoding_is_compared_only_where_answers_were_decoded_alone(tmp_path: Path) -> None:
+    rows = by_gate(added(write_trio(tmp_path / "alone", decode_rows=1)).rows)
+    # 0.3 s a token with the full cache, 0.1 where evicted; the gate evicts half.
+    assert figures(rows["open"], "decode_speedup") == [3.0]
+    assert figures(rows["page"], "decode_speedup") == [1.5]
+    assert rows["closed"]["decode_speedup"] is None
+    rows = by_gate(added(write_trio(tmp_path / "together", decode_rows=3)).rows)
+    assert rows["open"]["decode_speedup"] is None
+    write_trio(tmp_path / "elsewhere")
+    write_run(tmp_path / "elsewhere/closed", answers("closed"), page={"device": "cuda:0"})
+    assert by_gate(added(tmp_path / "elsewhere").rows)["open"]["decode_speedup"] is None
+
+
+def test_rows_say_where_they_come_from(tmp_path: Path) -> None:
+    row = by_gate(added(write_trio(tmp_path)).rows)["page"]
+    names = ("source", "demonstration", "why", "length", "protocol", "chat_template", "date")
+    wanted = ["measured", False, None, "4k", "page", True, "2026-11-29"]
+    assert figures(row, *names) == wanted
+    versions = figures(row, "page_bench", "lm_eval", "torch", "transformers")
+    assert versions == ["0.1.0", "0.4.13", "2.13.0+cpu", "5.24.0"]
+    assert figures(row, "commit", "device") == ["abc1234", "cpu (Some CPU)"]
+
+
+def test_small_models_and_generated_data_are_demonstrations(tmp_path: Path) -> None:
+    write_run(tmp_path / "small", answers("open"), model_num_parameters=135_000_000)
+    row = added(tmp_path / "small").rows[0]
+    assert figures(row, "demonstration", "why") == [True, "model of 135 M parameters"]
+    traces = [
+        dataclasses.replace(t, task=t.task.replace("ruler", "rulergen")) for t in answers("open")
+    ]
+    write_run(tmp_path / "made", traces)
+    row = added(tmp_path / "made").rows[0]
+    assert figures(row, "suite", "why") == ["page_rulergen_4k", "generated data"]
+
+
+def test_each_suite_of_a_run_is_a_row(tmp_path: Path) -> None:
+    longer = [
+        dataclasses.replace(t, task=t.task.replace("4k", "8k"), prompt_sha256="b" * 64)
+        for t in answers("open")
+    ]
+    write_run(tmp_path, [*answers("open"), *longer])
+    rows = added(tmp_path).rows
+    assert [(row["suite"], row["length"], row["n"]) for row in rows] == [
+        (SUITE, "4k", 8),
+        ("page_ruler_8k", "8k", 8),
+    ]
+    assert rows[0]["command"] == rows[1]["command"]
+
+
+def test_tau_and_options_make_another_row_but_n_does_not(tmp_path: Path) -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"tau": 0.08},
+        {"tau_variant": "fixed"},
+        {"evictor_args": {"variant": "published"}},
+        {"window": 16},
+        {"chat_template": False},
+        {"dtype": "bfloat16"},
+        {"model": "other"},
+        {"budget": 0.5},
+    ]
+    names = set()
+    for i, change in enumerate(changes):
+        write_run(tmp_path / f"{i}", answers("page", **change))
+        (row,) = added(tmp_path / f"{i}").rows
+        names.add(row["row"])
+    assert len(names) == len(changes)
+    write_run(tmp_path / "fewer", [t for t in answers("page") if t.doc_id < 2])
+    (row,) = added(tmp_path / "fewer").rows
+    assert row["row"] in names
+    assert row["row"] == row_id(row)
+
+
+def test_no_path_of_the_machine_gets_into_a_row(tmp_path: Path) -> None:
+    folder = str(tmp_path / "models" / "tiny")
+    traces = answers(
+        "page",
+        model=f"{folder} peft={tmp_path}/adapter",
+        evictor=f"{tmp_path}/norms.py:Norms",
+        evictor_args={"checkpoint": f"{tmp_path}/gates.pt"},
+        tau_variant="zscore",
+    )
+    path = write_run(tmp_path, traces, page={"calibration": f"{tmp_path}/tau.json"})
+    args = json.loads(path.read_text())["config"]["model_args"]
+    args |= {"pretrained": folder, "peft": f"{tmp_path}/adapter", "store": f"{tmp_path}/s.sqlite"}
+    args |= {"calibration": f"{tmp_path}/tau.json", "tau": "zscore", "evictor": traces[0].evictor}
+    edited(path, config_model_args=args)
+    (row,) = added(tmp_path).rows
+    assert str(tmp_path) not in json.dumps(dict(row))
+    assert figures(row, "model", "evictor") == ["tiny peft=adapter", "norms.py:Norms"]
+    assert json.loads(str(row["gate_args"]))["calibration"] == "tau.json"
+    assert "pilot_size" not in json.loads(str(row["gate_args"]))
+    assert "pretrained=tiny," in str(row["command"])
+    assert "calibration=tau.json" in str(row["command"])
+    assert "store" not in str(row["command"])
+
+
+def test_add_then_check_then_add_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, file = write_trio(tmp_path / "runs"), tmp_path / "board" / "leaderboard.csv"
+    assert add(runs, file) == 0
+    assert capsys.readouterr().out == f"3 rows added to {file}, which holds 3\n"
+    assert command.run(["check", "--file", str(file)]) == 0
+    before = {path.name: path.read_bytes() for path in file.parent.iterdir()}
+    assert sorted(before) == ["leaderboard.csv", "schema.json", "tasks.csv"]
+    with pytest.raises(UsageError, match=r"and 2 more stands in .* already.*--replace"):
+        add(runs, file)
+    assert add(runs, file, "--replace") == 0
+    assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == before
+    # In whatever order the runs come, the file is the same.
+    other = tmp_path / "other" / "leaderboard.csv"
+    for gate in ("page", "closed", "open"):
+        command.run(["add", str(runs / gate), "--file", str(other)])
+    add(runs, other, "--replace")
+    assert other.read_bytes() == before["leaderboard.csv"]
+    assert read_board(file).rows == read_board(other).rows
+
+
+def test_a_replaced_row_takes_its_tasks_along(tmp_path: Path) -> None:
+    file = tmp_path / "leaderboard.csv"
+    add(write_trio(tmp_path / "runs"), file)
+    for gate in ("closed", "open", "page"):
+        write_run(tmp_path / "fewer" / gate, [t for t in answers(gate) if t.doc_id < 2])
+    assert add(tmp_path / "fewer", file, "--replace") == 0
+    board, found = examined(file)
+    assert found == []
+    assert [row["n"] for row in board.rows] == [4, 4, 4]
+    assert [task["n"] for task in board.tasks] == [2] * 6
+
+
+def test_a_damaged_leaderboard_is_not_added_to(tmp_path: Path) -> None:
+    file = tmp_path / "leaderboard.csv"
+    add(write_trio(tmp_path / "runs"), file)
+    file.write_text(file.read_text().replace("2026-11-29", "2026-11-28", 1))
+    with pytest.raises(UsageError, match="edited by hand"):
+        add(tmp_path / "runs", file, "--replace")
+
+
+def unscored(folder: Path) -> None:
+    traces = answers("open")
+    write_run(folder, [dataclasses.replace(traces[0], correct=None), *traces[1:]])
+
+
+def half_right(folder: Path) -> None:
+    traces = answers("open")
+    write_run(folder, [dataclasses.replace(traces[0], correct=0.5), *traces[1:]])
+
+
+def shorter(folder: Path) -> None:
+    path = write_run(folder, answers("open"))
+    (trace,) = folder.glob("trace_*")
+    trace.write_text("".join(trace.read_text().splitlines(keepends=True)[:-1]))
+    assert path.exists()
+
+
+def changed(folder: Path) -> None:
+    path = write_run(folder, answers("open"))
+    results = json.loads(path.read_text())
+    results["results"][f"{SUITE}_vt"]["correct,none"] = 1.0
+    edited(path, results=results["results"])
+
+
+def doubled(folder: Path) -> None:
+    traces = answers("open")
+    write_run(folder, [traces[0], traces[0], *traces[2:]])
+
+
+def unlisted(folder: Path) -> None:
+    traces = answers("open")
+    path = write_run(folder, traces)
+    configs = json.loads(path.read_text())["configs"]
+    del configs[f"{SUITE}_vt"]
+    edited(path, configs=configs)
+
+
+def two_arms(folder: Path) -> None:
+    traces = answers("open")
+    write_run(folder, [dataclasses.replace(traces[0], budget=0.5), *traces[1:]])
+
+
+def two_protocols(folder: Path) -> None:
+    write_run(
+        folder,
+        [
+            dataclasses.replace(t, protocol="ruler" if t.task.endswith("vt") else "page")
+            for t in answers("open")
+        ],
+    )
+
+
+def without_trace(folder: Path) -> None:
+    write_run(folder, answers("open"), page={"trace_file": None})
+
+
+def lost_trace(folder: Path) -> None:
+    write_run(folder, answers("open"))
+    next(folder.glob("trace_*")).unlink()
+
+
+def of_another_model(folder: Path) -> None:
+    edited(write_run(folder, answers("open")), config_model="hf")
+
+
+def cut_off(folder: Path) -> None:
+    path = write_run(folder, answers("open"))
+    path.write_text(path.read_text()[:-50])
+
+
+def empty(folder: Path) -> None:
+    folder.mkdir()
+
+
+def unfinished(folder: Path) -> None:
+    folder = folder / "gate=open-0a1b2c3d"
+    write_run(folder / "model", answers("open"))
+    (folder / ".lock").touch()
+
+
+def longer_since(folder: Path) -> None:
+    folder = folder / "gate=open-0a1b2c3d"
+    path = write_run(folder / "model", answers("open"))
+    (folder / ".lock").touch()
+    files = {str(path.relative_to(folder)): path.stat().st_size - 1}
+    (folder / "finished.json").write_text(json.dumps({"files": files}))
+
+
+def twice(folder: Path) -> None:
+    write_run(folder / "one", answers("open"))
+    better = [dataclasses.replace(trace, correct=1.0) for trace in answers("open")]
+    write_run(folder / "two", better)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (unscored, "vt document 0 has no `correct` of 0 or 1"),
+        (half_right, "vt document 0 has no `correct` of 0 or 1"),
+        (shorter, "counts 4 answers of .*_niah_multikey_3, but its trace holds 3"),
+        (changed, "says that 1.0000 of .*_vt is correct, its trace 0.7500"),
+        (doubled, "holds an answer twice"),
+        (unlisted, "holds page_ruler_4k_vt, which the results do not"),
+        (two_arms, "are of 2 arms"),
+        (two_protocols, "mixes the protocols page and ruler"),
+        (without_trace, "is of a run without a trace"),
+        (lost_trace, "the trace of results_.* is missing"),
+        (of_another_model, "is of --model hf"),
+        (cut_off, "is no whole results file of lm-eval"),
+        (empty, r"holds no results_\*\.json"),
+        (unfinished, "is an arm that its sweep has not finished"),
+        (longer_since, "is not as long as when the arm was finished"),
+        (twice, "are two runs of tiny page_ruler_4k snapkv open at budget 0.25"),
+    ],
+)
+def test_what_is_not_whole_is_refused_with_the_reason(
+    tmp_path: Path, make: Any, reason: str
+) -> None:
+    make(tmp_path / "run")
+    with pytest.raises(UsageError, match=reason):
+        added(tmp_path / "run")
+
+
+def test_a_place_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nowhere does not exist"):
+        read_finished([tmp_path / "nowhere"])
