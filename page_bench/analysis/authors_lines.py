@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from page_bench.analysis.runs import TRACE_PATTERN
+
 Kind = Literal["gated", "arms", "memory", "agreement"]
 """`gated`: one evictor (gated_*, capkv_longbench_*); `arms`: several, the full cache's outcome in
 each row (adakv_*, capbound_*); `memory`: budgets in tokens (gated_dbtrimkv_*); `agreement`: no
@@ -96,7 +98,9 @@ def read_log(path: Path) -> Log:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file's first line is one of page-bench's own traces."""
+    """Whether a file holds page-bench's own traces, by its name or its first line."""
+    if path.match(TRACE_PATTERN):
+        return True
     with path.open("rb") as file:
         row = _object(file.readline())
     return row is not None and "schema_version" in row

@@ -145,6 +145,12 @@ def _cells_of(
 
 
 def _policy(log: Log) -> str | None:
+    policies = {str(row.get("score_policy")) for row in log.rows}
+    if len(policies) > 1:
+        raise UsageError(
+            f"its rows are of several score policies ({', '.join(sorted(policies))}); write each "
+            f"into a file of its own."
+        )
     policy = log.rows[0].get("score_policy") if log.rows else None
     return policy if isinstance(policy, str) else None
 
@@ -153,7 +159,7 @@ def _cell(table: LogTable, names: Names, choice: Choice, file: str) -> tuple[Cel
     import pandas as pd
 
     rows = table.rows
-    first = rows.groupby("task")["id"].transform("min")
+    first = rows["task"].map(table.first)
     # Global numbers run through all tasks; a document's is that in its own task.
     rows = rows.assign(doc_id=rows["id"] - first)
     inputs = rows.drop_duplicates(["task", "doc_id"])
@@ -241,9 +247,17 @@ def _stored(rows: pd.DataFrame, opened: NDArray[np.bool_], file: str) -> list[st
     below = (rows["budget"] < 1).to_numpy()
     stored_open = rows["stored_open"].to_numpy()
     flips = int((stored_open != opened)[below].sum())
+    gated = np.where(opened, rows["plain"], rows["full"])
+    own = np.where(stored_open, rows["plain"], rows["full"])
+    other = (own != rows["stored_gated"].to_numpy()) & ~np.isnan(own)
+    broken = int(other[below].sum())
+    if broken:
+        return [
+            f"{file}: {broken} of {int(below.sum())} gated outcomes are neither what the run's own "
+            f"gate says, plain or full; rows of two runs may be mixed. They are not used."
+        ]
     if not flips:
         return []
-    gated = np.where(opened, rows["plain"], rows["full"])
     outcomes = int((gated != rows["stored_gated"].to_numpy())[below].sum())
     drop = rows["drop"].to_numpy()
     highest, lowest = _between(drop, stored_open)

@@ -34,10 +34,12 @@ class LogTable:
         rows: columns `task`, `id`, `budget` (nominal share), `prompt_tokens`, `drop`,
             `stored_open`, `plain`, `stored_gated`, `full` (NaN where unknown), `kept` (share),
             `line`.
+        first: by task, its least id in the file, whatever was left out.
     """
 
     evictor: str
     rows: pd.DataFrame
+    first: dict[str, int]
 
 
 def tables_of(log: Log, least_inputs: int) -> tuple[list[LogTable], list[str]]:
@@ -62,10 +64,12 @@ def tables_of(log: Log, least_inputs: int) -> tuple[list[LogTable], list[str]]:
     parts = log.arms if log.kind == "arms" else [""]
     tables = []
     for number, part in enumerate(parts):
-        rows, said = _clean(_rows(log, part), log, least_inputs)
+        whole = _rows(log, part)
+        first = {str(task): int(least) for task, least in whole.groupby("task")["id"].min().items()}
+        rows, said = _clean(whole, log, least_inputs)
         if number == 0:
             notes += said
-        tables.append(LogTable(part, rows))
+        tables.append(LogTable(part, rows, first))
     return tables, notes
 
 
@@ -144,6 +148,9 @@ def _without_repeats(rows: pd.DataFrame, name: str) -> tuple[pd.DataFrame, list[
 
 def _check_inputs(rows: pd.DataFrame, name: str) -> None:
     """T and D belong to the input; where they change with the budget, two runs are mixed."""
+    if (impossible := (rows["prompt_tokens"] <= 0) | (rows["budget"] <= 0)).any():
+        line = rows["line"][impossible].iloc[0]
+        raise UsageError(f"line {line} has a prompt length or a budget that cannot be.")
     own = rows.groupby(["task", "id"], sort=True)
     spread = own["prompt_tokens"].nunique().gt(1) | own["drop"].nunique(dropna=False).gt(1)
     if spread.any():

@@ -16,6 +16,7 @@ def cell_notes(cells: Sequence[Cell]) -> list[str]:
     notes = []
     for cell in cells:
         notes += _useless(cell) + _same_budgets(cell) + _decides_nothing(cell) + _few(cell)
+        notes += _no_drop(cell)
     return list(dict.fromkeys(notes))
 
 
@@ -58,6 +59,17 @@ def _decides_nothing(cell: Cell) -> list[str]:
     if opened.all():
         return [f"{cell.label}: the gate always opens, so every gated answer is the plain one."]
     return [f"{cell.label}: the gate never opens, so Δ is the full cache's."]
+
+
+def _no_drop(cell: Cell) -> list[str]:
+    lacking = int(cell.rows.drop_duplicates("input")["drop"].isna().sum())
+    if not lacking:
+        return []
+    return [
+        f"{_place(cell)} {cell.evictor}: D is not a number on {lacking} of "
+        f"{cell.rows['input'].nunique()} inputs; a gate on D stays closed there, and what compares "
+        f"D leaves them out."
+    ]
 
 
 def _few(cell: Cell) -> list[str]:

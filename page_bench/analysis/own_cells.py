@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,9 @@ from page_bench.analysis.cells import Cell
 from page_bench.analysis.costs import after_prefill
 from page_bench.analysis.gate_choice import Choice
 from page_bench.analysis.outcomes import METRICS, metric_of
-from page_bench.analysis.pairs import DROP_TOLERANCE, Family, Pair, families, pair_runs
+from page_bench.analysis.pairs import Family, Pair, families, pair_runs
 from page_bench.analysis.regate import Tau, decide, find_decision
+from page_bench.analysis.run_gates import RunGate, decisions_of
 from page_bench.analysis.runs import Arm, Record, Sample
 from page_bench.analysis.stored_signals import signal_of
 from page_bench.analysis.suites import split
@@ -31,24 +32,6 @@ from page_bench.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_CONTROLS = ("open", "closed")
-
-
-@dataclass(frozen=True, order=True)
-class RunGate:
-    """The gate of actual runs.
-
-    Attributes:
-        name, args: `args` is JSON with sorted keys.
-        rule: how τ was found; empty where the gate reads none.
-        tau: τ; NaN where the gate reads none.
-    """
-
-    name: str
-    args: str
-    rule: str
-    tau: float
 
 
 @dataclass(frozen=True)
@@ -85,7 +68,8 @@ def cells_of(
         UsageError: see `pair_runs` and `regate.find_decision`, or a metric that was not recorded.
     """
     arms, notes = pair_runs(records)
-    decisions = {} if choice.is_given else _decisions(records)
+    notes += _chosen_by_gates(records, arms)
+    decisions = {} if choice.is_given else decisions_of(records)
     names = ArmNames(arms)
     cells, anew = [], 0
     for group in _groups(families(arms)):
@@ -96,8 +80,10 @@ def cells_of(
             made, said = _anew(group, choice)
             found, notes = [made], notes + [note for note in said if note not in notes]
             anew += 1
-        for label, tau, gate, pairs, opened in found:
-            cells.append(_cell(group, names, (label, tau, seed), choice, gate, pairs, opened))
+        for label, tau, gate, pairs, opened in _told_apart(found):
+            whole, said = _whole_grids(pairs, opened)
+            notes += [f"{group.suite} {names.evictor(group.family.arm)}, {s}" for s in said]
+            cells.append(_cell(group, names, (label, tau, seed), choice, gate, *whole))
     if anew and not choice.is_given:
         notes.append(
             f"{anew} of {len(cells)} cells hold no run with a gate, so that gate=page is decided "
@@ -105,6 +91,52 @@ def cells_of(
         )
     cells.sort(key=lambda cell: (cell.model, cell.suite, cell.evictor, -len(cell.rows)))
     return cells, notes
+
+
+def _chosen_by_gates(records: Sequence[Record], arms: Mapping[Arm, Sequence[Pair]]) -> list[str]:
+    """A sentence where it was gates that decided which inputs have both answers."""
+    notes = []
+    for gate, kind, opened in (("open", "plain", False), ("closed", "full", True)):
+        own = [record.trace for record in records]
+        if any(t.gate == gate or (gate == "closed" and t.kept_all_because) for t in own):
+            continue
+        paired = {pair.sample for pairs in arms.values() for pair in pairs}
+        lost = {Sample.of(t) for t in own if t.gate_open == opened} - paired
+        if lost:
+            notes.append(
+                f"{len(lost)} inputs have no {kind} answer, since no run has gate={gate}: what is "
+                f"left was chosen by the gate's own decisions, so that ρ, harm and Δ are of a "
+                f"biased sample; add a run with gate={gate}."
+            )
+    return notes
+
+
+def _told_apart(found: Sequence[_Found]) -> list[_Found]:
+    """The same, gates of one name that differ in τ named by it."""
+    labels = Counter(one[0] for one in found)
+    return [
+        (f"{one[0]} τ={one[1]:.4g}", *one[1:]) if labels[one[0]] > 1 and one[1] is not None else one
+        for one in found
+    ]
+
+
+def _whole_grids(
+    pairs: Sequence[tuple[float, Pair]], opened: Sequence[bool]
+) -> tuple[tuple[list[tuple[float, Pair]], list[bool]], list[str]]:
+    """The rows of inputs that have all budgets, or else budgets would be of different inputs."""
+    budgets: dict[Sample, set[float]] = defaultdict(set)
+    for budget, pair in pairs:
+        budgets[pair.sample].add(budget)
+    every = set().union(*budgets.values())
+    whole = {sample for sample, own in budgets.items() if own == every}
+    if len(whole) == len(budgets):
+        return (list(pairs), list(opened)), []
+    said = f"{len(budgets) - len(whole)} of {len(budgets)} inputs lack some of its budgets"
+    if not whole:
+        return (list(pairs), list(opened)), [f"{said}, so that these are of different inputs."]
+    kept = [i for i, (_, pair) in enumerate(pairs) if pair.sample in whole]
+    rows = [pairs[i] for i in kept], [opened[i] for i in kept]
+    return rows, [f"{said} and were left out."]
 
 
 _Found = tuple[str, float | None, Gate, list[tuple[float, Pair]], list[bool]]
@@ -173,40 +205,6 @@ def gate_label(gate: Gate, rule: str) -> str:
         if getattr(gate, f.name) != f.default
     ]
     return " ".join([gate.name, *options, *filter(None, [rule])])
-
-
-def _decisions(records: Iterable[Record]) -> dict[RunGate, dict[tuple[Arm, Sample], bool]]:
-    """By gate, what runs with it have decided; τ that differ by rounding alone are one."""
-    rules: dict[tuple[str, str, str], list[Trace]] = defaultdict(list)
-    for record in records:
-        trace = record.trace
-        if trace.gate not in _CONTROLS:
-            args = json.dumps(trace.gate_args, sort_keys=True)
-            rules[trace.gate, args, trace.tau_variant or ""].append(trace)
-    found: dict[RunGate, dict[tuple[Arm, Sample], bool]] = {}
-    for rule, traces in sorted(rules.items()):
-        # What was asked for is no measurement.
-        jitter = 0.0 if rule[2] == "number" else DROP_TOLERANCE
-        merged = _merged({math.nan if t.tau is None else t.tau for t in traces}, jitter)
-        for trace in traces:
-            tau = merged[_key(math.nan if trace.tau is None else trace.tau)]
-            decisions = found.setdefault(RunGate(*rule, tau), {})
-            decisions[Arm.of(trace), Sample.of(trace)] = trace.gate_open
-    return found
-
-
-def _merged(taus: Iterable[float], jitter: float) -> dict[str, float]:
-    """For each τ the lowest of those that lie no further from their neighbour than `jitter`."""
-    merged, last, lowest = {_key(math.nan): math.nan}, -math.inf, math.nan
-    for tau in sorted(tau for tau in taus if not math.isnan(tau)):
-        lowest = lowest if tau - last <= jitter else tau
-        merged[_key(tau)], last = lowest, tau
-    return merged
-
-
-def _key(tau: float) -> str:
-    # NaN is no key, since it does not equal itself.
-    return repr(tau)
 
 
 def _cell(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -76,12 +77,18 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
     charts = _charts("budgets", _QUESTION, own, pooled)
     tasks = sorted({task for _, task in by_task})
     if len(tasks) > 1:
-        for task in tasks[:TASK_CHARTS]:
+        for number, task in enumerate(tasks[:TASK_CHARTS]):
             having = [cell for cell in own if (id(cell), task) in by_task]
             found = {id(cell): by_task[id(cell), task] for cell in having}
             question = f"{_QUESTION[:-1]} on {task}?"
-            charts += _charts(f"budgets_{task}", question, having, found)
+            charts += _charts(f"budgets_{stem(task, number)}", question, having, found)
     return Section("budgets", "The budget axis", text, tables, charts)
+
+
+def stem(task: str, number: int) -> str:
+    """A task's part of a file's name; a name with other than word characters has its number."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", task)
+    return task if plain == task else f"{plain}_{number}"
 
 
 def _row(budget: Budget) -> list[Value]:

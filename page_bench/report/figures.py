@@ -11,6 +11,8 @@ from page_bench.report.section import Chart
 DPI = 144
 _STYLE: Any = {
     "svg.hashsalt": "page-bench",
+    # A dollar sign in a name is one.
+    "text.parse_math": False,
     "font.size": 10.0,
     "axes.titlesize": 11.0,
     "axes.spines.top": False,

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,8 @@ def _check_names(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"several tables or charts are named {', '.join(twice)}")
+    if wild := [name for name in names if not re.fullmatch(r"[\w-]+", name)]:
+        raise ValueError(f"{', '.join(wild)} are no stems of file names")
 
 
 def _unformula(cell: str) -> str:

@@ -56,6 +56,7 @@ class Sources:
         notes: sentences.
         settings: how many traces were made with which `_SETTINGS`.
         versions: of packages, from results that stand beside traces, and how many say so.
+        prompts: by seed, hashes of its prompts.
     """
 
     cells: list[Cell]
@@ -63,6 +64,7 @@ class Sources:
     notes: list[str]
     settings: Counter[tuple[str, ...]] = field(default_factory=Counter)
     versions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    prompts: dict[int, frozenset[str]] = field(default_factory=dict)
 
     @property
     def setting_names(self) -> tuple[str, ...]:
@@ -91,6 +93,12 @@ def read(words: Sequence[str], choice: Choice) -> Sources:
                         f"{word}: {path.name} holds page-bench's own traces, which say themselves "
                         f"what they are of; give seed=NUMBER at most."
                     )
+                for seed, files in own.items():
+                    if seed != place.seed and path.resolve() in files:
+                        raise UsageError(
+                            f"{path} is given as seed {seed} and as seed {place.seed}; a replicate "
+                            f"is a run on other data."
+                        )
                 own[place.seed].setdefault(path.resolve(), place)
             else:
                 others.setdefault(path.resolve(), (path, place))
@@ -155,9 +163,32 @@ def _read_own(files: Iterable[Path], seed: int | None, choice: Choice, found: So
             tuple(str(getattr(record.trace, name)) for name in _SETTINGS) for record in read
         )
         _beside(path, found)
+    for record in records:
+        _check(record)
+    prompts = frozenset(record.trace.prompt_sha256 for record in records)
+    if seed is not None:
+        for other, theirs in found.prompts.items():
+            if theirs == prompts:
+                raise UsageError(
+                    f"seed {other} and seed {seed} have the very same prompts; a replicate is a "
+                    f"run on other data."
+                )
+        found.prompts[seed] = prompts
     cells, notes = cells_of(records, choice, seed)
     found.cells.extend(cells)
     found.notes.extend(notes if seed is None else [f"seed {seed}: {note}" for note in notes])
+
+
+def _check(record: Record) -> None:
+    """Refuse what no run can have recorded."""
+    trace = record.trace
+    for name, value, fits in (
+        ("budget", trace.budget, 0 < trace.budget <= 1),
+        ("kept_kv", trace.kept_kv, 0 < trace.kept_kv <= 1),
+        ("prompt_tokens", trace.prompt_tokens, trace.prompt_tokens > 0),
+    ):
+        if not fits:
+            raise UsageError(f"{record.where}: {name} cannot be {value}; leave the run out.")
 
 
 def _beside(path: Path, found: Sources) -> None:
