@@ -132,7 +132,7 @@ def _sums(
 
 
 def _same_inputs(row: Row, other: Row) -> bool:
-    return (row["n"], row["tasks"]) == (other["n"], other["tasks"])
+    return row["inputs"] == other["inputs"]
 
 
 def _key(row: Row, without: Sequence[str]) -> str:

@@ -146,6 +146,15 @@ COLUMNS: tuple[Column, ...] = (
     Column("n", "integer", "figure", "Answers.", "answers", "trace", always=True, least=1),
     Column("n_tasks", "integer", "figure", "Tasks.", "tasks", "trace", always=True, least=1),
     Column("tasks", "names", "figure", "Names without the suite's.", None, "trace", always=True),
+    Column(
+        "inputs",
+        "text",
+        "figure",
+        "First 12 hex digits of the SHA-256 over task, number and prompt of each input.",
+        None,
+        "trace",
+        always=True,
+    ),
     *_figure("tau", "Threshold; empty where the gate reads none."),
     *_figure("score", "Mean of the benchmark's own metric.", "score", _SHARE, _BOOTSTRAP, True),
     *_figure("correct", "Share of right answers.", "share", _SHARE, _WILSON, True),
@@ -236,6 +245,9 @@ TASK_COLUMNS: tuple[Column, ...] = (
         None,
         "page_bench.analysis.partition",
         choices=(DILUTION, CAPACITY, UNDECIDED),
+    ),
+    _provenance(
+        "digest", "text", "SHA-256 of all other columns.", source="page-bench", always=True
     ),
 )
 

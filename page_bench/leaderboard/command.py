@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from filelock import FileLock
+
 from page_bench.errors import UsageError
 from page_bench.leaderboard.check import examined, read_board
 from page_bench.leaderboard.export import FORMATS, exported
-from page_bench.leaderboard.file import Board, write_board
+from page_bench.leaderboard.file import SCHEMA, TASKS, Board, beside, write_board
 
 FILE = Path("leaderboard/leaderboard.csv")
 
@@ -38,16 +41,44 @@ def _add(args: argparse.Namespace) -> int:
     from page_bench.leaderboard.add import merged, rows_of
     from page_bench.leaderboard.run import read_finished
 
-    board = read_board(args.file) if args.file.exists() else Board()
-    added = rows_of(read_finished(args.runs))
-    together = merged(board, added, args.replace)
-    _check(together)
-    write_board(args.file, together)
+    _check_name(args.file)
+    try:
+        added = rows_of(read_finished(args.runs))
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(
+            f"the results of {' '.join(map(str, args.runs))} are not as lm-eval writes them "
+            f"({error!r}); run again, or leave out what was changed."
+        ) from error
+    args.file.parent.mkdir(parents=True, exist_ok=True)
+    # Two that add at once would each keep its own rows alone.
+    with FileLock(_lock_of(args.file)):
+        board = read_board(args.file) if args.file.exists() else Board()
+        together = merged(board, added, args.replace)
+        _check(together)
+        write_board(args.file, together)
     for note in added.notes:
         print(f"note: {note}", file=sys.stderr)
     count = len(added.rows)
     print(f"{count} row{'s' * (count != 1)} added to {args.file}, which holds {len(together.rows)}")
     return 0
+
+
+def _lock_of(file: Path) -> Path:
+    """Beside no table: a folder of tables holds nothing else."""
+    name = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"page_bench_{name}.lock"
+
+
+def _check_name(file: Path) -> None:
+    """Refuse a name under which the tables that belong together would overwrite each other."""
+    if file.name in (TASKS, SCHEMA):
+        raise UsageError(f"--file {file}: another table has the name {file.name}; choose another.")
+    if not file.exists() and beside(file, TASKS).exists():
+        raise UsageError(
+            f"--file {file}: {TASKS} beside it belongs to another leaderboard; choose a new folder."
+        )
 
 
 def _check(board: Board) -> None:

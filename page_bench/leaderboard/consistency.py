@@ -27,18 +27,21 @@ def within_row(row: Row) -> Iterator[Told]:
     """What disagrees in a row of `leaderboard.csv` whose fields are right each by itself."""
     if row["row"] != row_id(row):
         yield "row", f"is {row['row']}, but the identity columns make {row_id(row)}."
-    if row["source"] == "measured" and row["digest"] != digest(row):
+    if row["source"] != "measured":
+        yield "source", "is no source of this table, which holds measured rows alone."
+    if row["digest"] != digest(row):
         yield "digest", "does not belong to the other columns: the line was edited by hand."
     yield from _intervals(row, intervals(COLUMNS))
     yield from _counts(row)
     yield from _gate(row)
     yield from _marks(row)
-    if row["source"] == "measured":
-        yield from _command(row)
+    yield from _command(row)
 
 
 def within_task(row: Row) -> Iterator[Told]:
     """What disagrees in a row of `tasks.csv`."""
+    if row["digest"] != digest(row, TASK_COLUMNS):
+        yield "digest", "does not belong to the other columns: the line was edited by hand."
     yield from _intervals(row, intervals(TASK_COLUMNS))
     yield from _shares(row)
 

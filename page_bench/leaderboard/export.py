@@ -156,8 +156,8 @@ def _line(fields: Sequence[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text that Markdown shows as it is."""
-    return re.sub(r"([\\|`*<>])", r"\\\1", text)
+    """A text that Markdown shows as it is: no link and no image comes of it."""
+    return re.sub(r"([\\|`*<>!&])", r"\\\1", text).replace("](", "]\\(")
 
 
 FORMATS: dict[str, Callable[[Board, Sequence[Group]], str]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,6 +73,7 @@ def row_figures(answers: Answers, draws: int = DRAWS, seed: int = SEED) -> dict[
         "n": len(own),
         "n_tasks": len(set(names)),
         "tasks": " ".join(sorted({split(name)[1] for name in names})),
+        "inputs": _inputs(own),
         "tau": own[0].tau,
         "kv_bytes": _mean([trace.kv_bytes_kept for trace in own]),
         "kv_bytes_full": _mean([trace.kv_bytes_full for trace in own]),
@@ -92,6 +95,12 @@ def row_figures(answers: Answers, draws: int = DRAWS, seed: int = SEED) -> dict[
             auc = ClusterBootstrap(_documents(among), draws, seed).auc(drop[known], harmed[known])
             found |= _spread("auc_drop", auc)
     return found
+
+
+def _inputs(traces: Sequence[Trace]) -> str:
+    """What tells a set of inputs from another of the same size."""
+    own = sorted((t.task, t.doc_id, t.repeat, t.prompt_sha256) for t in traces)
+    return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:12]
 
 
 def task_figures(answers: Answers) -> list[dict[str, Value]]:

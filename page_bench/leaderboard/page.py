@@ -41,6 +41,8 @@ def build(file: Path, output: Path) -> None:
     Raises:
         UsageError: the tables hold something wrong, or the page cannot be written.
     """
+    if output.suffix != ".html":
+        raise UsageError(f"--output {output} is no name of a page; give one that ends in .html.")
     text = page(read_board(file))
     partial = output.with_name(f"{output.name}.partial")
     try:

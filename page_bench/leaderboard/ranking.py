@@ -24,7 +24,7 @@ from page_bench.leaderboard.row import Row, Value, to_text
 
 GROUPED_BY = (
     *("source", "model", "dtype", "attn_implementation", "suite", "length", "protocol"),
-    *("chat_template", "compress", "data", "n", "tasks"),
+    *("chat_template", "compress", "data", "n", "tasks", "inputs"),
 )
 """Rows that differ in one of these are never ranked together."""
 EDGES = (0.09375, 0.1875, 0.3125, 0.4375, 0.5625, 0.6875, 0.8125, 0.9375)

@@ -119,9 +119,9 @@ def row_id(row: Row) -> str:
     return _sha256(texts(row, IDENTITY))[:_ROW_DIGITS]
 
 
-def digest(row: Row) -> str:
+def digest(row: Row, columns: Sequence[Column] = COLUMNS) -> str:
     """What the column `digest` must hold."""
-    return _sha256(texts(row, [column for column in COLUMNS if column.name != "digest"]))
+    return _sha256(texts(row, [column for column in columns if column.name != "digest"]))
 
 
 def sealed(values: Mapping[str, Value]) -> Row:
@@ -134,7 +134,9 @@ def sealed(values: Mapping[str, Value]) -> Row:
 
 def task_row(values: Mapping[str, Value], columns: Sequence[Column]) -> Row:
     """A row of `tasks.csv`, treated likewise."""
-    return {column.name: _known(values.get(column.name)) for column in columns}
+    row: dict[str, Value] = {column.name: _known(values.get(column.name)) for column in columns}
+    row["digest"] = digest(row, columns)
+    return row
 
 
 def _known(value: Value) -> Value:

@@ -74,6 +74,12 @@ def read_finished(places: Sequence[str | Path]) -> list[Run]:
             raise UsageError(
                 f"{path} holds no {PATTERN}; give the --output_path of a run or a sweep that ended."
             )
+        for lock in path.rglob(".lock") if path.is_dir() else ():
+            if _ARM.search(lock.parent.name) and not (lock.parent / _MARKER).is_file():
+                raise UsageError(
+                    f"{lock.parent} is an arm that its sweep has not finished; start the sweep "
+                    f"again with the same words, and add it when it is done."
+                )
         for file in found:
             paths.setdefault(file.resolve(), file)
     return [_read(path) for path in paths.values()]
@@ -174,7 +180,7 @@ def _check_counts(run: Run) -> None:
             )
         told = results["results"][task].get("correct,none")
         mean = sum(float(t.correct or 0) for t in run.traces if t.task == task) / wanted
-        if told is not None and abs(told - mean) > 1e-9:
+        if told is not None and not abs(told - mean) <= 1e-9:
             raise UsageError(
                 f"{run.path} says that {told:.4f} of {task} is correct, its trace {mean:.4f}; one "
                 f"of them was changed, so run it again."

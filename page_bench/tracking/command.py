@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Hashable, Sequence
 
 from page_bench.errors import UsageError
+from page_bench.tracking.mode import wandb_mode
 
 _EPILOG = """\
   page-bench wandb-import results/headline --project page-bench --group headline
@@ -20,8 +20,11 @@ when the command is started again; with WANDB_MODE=offline, `wandb sync` sends w
 def run(argv: Sequence[str]) -> int:
     """Run the command with its arguments; 1 where something was not uploaded whole."""
     args = _parser().parse_args(list(argv))
-    if os.environ.get("WANDB_MODE") == "disabled":
-        raise UsageError("WANDB_MODE=disabled uploads nothing; unset it, or set it to offline.")
+    if wandb_mode() == "disabled":
+        raise UsageError(
+            "WANDB_MODE=disabled uploads nothing, nor does W&B after `wandb disabled`; set "
+            "WANDB_MODE to online or offline."
+        )
     from tqdm import tqdm
 
     # These load lm-eval.

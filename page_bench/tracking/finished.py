@@ -69,7 +69,19 @@ class FinishedRun:
             UsageError: a file is not whole.
             OSError: a file cannot be read.
         """
-        return Content([record.trace for record in read_traces(self.trace_file)], self._samples())
+        traces = [record.trace for record in read_traces(self.trace_file)]
+        said = self.page.get("samples")
+        if said is not None and said != len(traces):
+            raise UsageError(
+                f"{self.trace_file} has {len(traces)} of the run's {said} samples; run again."
+            )
+        try:
+            return Content(traces, self._samples())
+        except (AttributeError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"the samples beside {self.path} are not as lm-eval writes them "
+                f"({type(error).__name__}: {error}); delete them, or run again."
+            ) from error
 
     def _samples(self) -> dict[str, list[dict[str, Any]]] | None:
         stamp = _STAMP.search(self.path.stem)
@@ -146,7 +158,7 @@ def _read(path: Path) -> FinishedRun | str:
     if folder is not None and parameters is None:
         return "its sweep has not finished it"
     traced = page.get("trace_file")
-    if not traced:
+    if not isinstance(traced, str):
         return "it has no trace"
     # The folder may have been moved since.
     beside = path.parent / Path(traced).name

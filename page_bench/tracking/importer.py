@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,10 @@ from page_bench.tracking.failures import reason
 from page_bench.tracking.finished import Content, FinishedRun
 from page_bench.tracking.full_cache import Verdicts, full_correct
 from page_bench.tracking.logger import watched
+from page_bench.tracking.mode import wandb_mode
 from page_bench.tracking.run import TrackedRun
+
+log = logging.getLogger(__name__)
 
 MARKS = "wandb_import.json"
 """File beside the results that says where they were uploaded."""
@@ -41,7 +46,7 @@ class Destination:
     @property
     def is_offline(self) -> bool:
         """Whether runs are written to files for `wandb sync`."""
-        return os.environ.get("WANDB_MODE") in ("offline", "dryrun")
+        return wandb_mode() in ("offline", "dryrun")
 
     def __str__(self) -> str:
         place = self.project if self.entity is None else f"{self.entity}/{self.project}"
@@ -64,7 +69,8 @@ class Uploaded:
 def is_uploaded(run: FinishedRun, destination: Destination) -> bool:
     """Whether a former upload marked the run as whole; an offline file must still be there."""
     mark = _marks(run).get(run.path.name, {}).get(str(destination))
-    return isinstance(mark, dict) and (not destination.is_offline or Path(mark["file"]).is_file())
+    file = mark.get("file") if isinstance(mark, dict) else None
+    return isinstance(file, str) and (not destination.is_offline or Path(file).is_file())
 
 
 def upload(
@@ -153,5 +159,10 @@ def _mark(run: FinishedRun, destination: Destination, opened: Any) -> None:
     try:
         partial.write_text(json.dumps(marks, indent=2), encoding="utf-8")
         os.replace(partial, run.path.parent / MARKS)
-    except OSError:
-        partial.unlink(missing_ok=True)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        log.warning(
+            f"{partial.parent} takes no note of the upload ({error}); started again, the command "
+            f"uploads {run.name} anew where W&B is offline."
+        )

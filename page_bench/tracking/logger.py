@@ -59,10 +59,13 @@ class ShownFailures(WandbLogger):
         self.warnings: list[str] = []
         self._live: dict[str, Any] = {}
         arguments = dict(init_args or {})
-        if int(os.environ.get("RANK", "0")) > 0:
+        if int(os.environ.get("RANK") or 0) > 0:
             # Under accelerate each process comes here, and only the first has results.
             arguments["mode"] = "disabled"
         try:
+            step = arguments.get("step")
+            if step is not None and (type(step) is not int or step < 0):
+                raise ValueError(f"step: {step!r} is no whole number from 0 on")
             super().__init__(arguments, config_args)
             if self.step is not None:
                 self.run.config.update({CONFIG: {STEP: self.step}}, allow_val_change=True)

@@ -39,7 +39,7 @@ def summary_of(traces: Sequence[Trace], full: Sequence[float | None]) -> dict[st
     if not traces:
         return {}
     rows = _Rows(traces)
-    kept = rows.mean([trace.kept_kv for trace in traces])
+    kept = rows.bootstrapped([trace.kept_kv for trace in traces])
     found = {
         "open_rate": rows.mean([float(trace.gate_open) for trace in traces]),
         "kept_kv": kept,
@@ -80,6 +80,10 @@ class _Rows:
     def mean(self, values: Sequence[float]) -> Estimate:
         if self._independent and {*values} <= {0.0, 1.0}:
             return share(int(sum(values)), len(values))
+        return self._bootstrap.mean(values)
+
+    def bootstrapped(self, values: Sequence[float]) -> Estimate:
+        """Of what is no share of documents, even where all values are 0 or 1."""
         return self._bootstrap.mean(values)
 
 

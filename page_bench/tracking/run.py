@@ -129,6 +129,9 @@ class TrackedRun:
     def _open(self, settings: Mapping[str, Any]) -> None:
         self._step = dict(self._run.config).get(CONFIG, {}).get(STEP)
         self._configure(settings)
+        # Of an evaluation before this one in the same run: no number of it may stand beside ours.
+        for key in [k for k in dict(self._run.summary) if k.startswith(PREFIX)]:
+            del self._run.summary[key]
         self._run.define_metric(ANSWERED)
         self._run.define_metric(f"{RUNNING}*", step_metric=ANSWERED)
 
