@@ -185,6 +185,7 @@ def test_several_taus_are_cells_of_their_own_the_one_with_most_rows_first() -> N
     ]
     cells, _ = cells_of(records(*runs), Choice())
     assert [(cell.tau, len(cell.rows)) for cell in cells] == [(0.0325, 20), (0.07, 10)]
+    assert [cell.gate for cell in cells] == ["page number τ=0.0325", "page number τ=0.07"]
 
 
 def test_measured_taus_that_differ_by_rounding_are_one() -> None:
@@ -264,3 +265,34 @@ def test_places(word: str, expected: Place) -> None:
 def test_places_that_are_none(word: str) -> None:
     with pytest.raises(UsageError, match="is not allowed before the path"):
         Place.of(word)
+
+
+def test_inputs_that_lack_budgets_are_left_out_and_told() -> None:
+    runs = [
+        trace
+        for trace in plain_and_full()
+        if not (trace.doc_id == 3 and trace.budget == 0.5 and trace.gate == "open")
+    ]
+    (cell,), notes = cells_of(records(*runs), Choice())
+    assert sorted(cell.rows["doc_id"].unique()) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert any("1 of 10 inputs lack some of its budgets and were left out" in n for n in notes)
+
+
+def test_inputs_that_a_gate_has_chosen_are_told() -> None:
+    closed = [trace for trace in plain_and_full() if trace.gate == "closed"]
+    _, notes = cells_of(records(*closed, *gated(0.07)), Choice())
+    assert any("5 inputs have no plain answer, since no run has gate=open" in n for n in notes)
+    opened = [trace for trace in plain_and_full() if trace.gate == "open"]
+    _, notes = cells_of(records(*opened, *gated(0.07)), Choice())
+    assert any("5 inputs have no full answer, since no run has gate=closed" in n for n in notes)
+    _, notes = cells_of(records(*plain_and_full(), *gated(0.07)), Choice())
+    assert not any("biased" in note for note in notes)
+
+
+def test_a_drop_that_is_no_number_is_told() -> None:
+    runs = [
+        dataclasses.replace(trace, drop=float("nan")) if trace.doc_id == 0 else trace
+        for trace in plain_and_full()
+    ]
+    (cell,), _ = cells_of(records(*runs), Choice(make_gate("page", {}), Tau(0.07)))
+    assert any("D is not a number on 1 of 10 inputs" in note for note in cell_notes([cell]))

@@ -422,3 +422,30 @@ def test_what_is_not_whole_is_refused_with_the_reason(
 def test_a_place_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere does not exist"):
         read_finished([tmp_path / "nowhere"])
+
+
+def test_an_arm_that_its_sweep_has_not_finished_is_refused(tmp_path: Path) -> None:
+    runs = write_trio(tmp_path / "runs")
+    (runs / "gate=page-0123abcd").mkdir()
+    (runs / "gate=page-0123abcd" / ".lock").touch()
+    with pytest.raises(UsageError, match="an arm that its sweep has not finished"):
+        add(runs, tmp_path / "board" / "leaderboard.csv")
+
+
+def test_tables_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    runs, file = write_trio(tmp_path / "runs"), tmp_path / "leaderboard.csv"
+    add(runs, file)
+    with pytest.raises(UsageError, match="belongs to another leaderboard"):
+        add(runs, tmp_path / "other.csv")
+    with pytest.raises(UsageError, match="another table has the name"):
+        add(runs, tmp_path / "new" / "tasks.csv")
+    with pytest.raises(UsageError, match="no name of a page"):
+        command.run(["build", "--file", str(file), "--output", str(file)])
+
+
+def test_results_of_another_shape_are_one_sentence(tmp_path: Path) -> None:
+    runs = write_trio(tmp_path / "runs")
+    path = next((runs / "page").rglob("results_*.json"))
+    edited(path, date=None)
+    with pytest.raises(UsageError, match="not as lm-eval writes them"):
+        add(runs, tmp_path / "leaderboard.csv")

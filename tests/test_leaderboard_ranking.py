@@ -187,3 +187,9 @@ def test_groups_are_chosen_by_pattern(file: Path, capsys: pytest.CaptureFixture[
         export(file, capsys, "--group", "protocol=none")
     with pytest.raises(UsageError, match="evictor=h2o is not COLUMN=PATTERN with a column of"):
         export(file, capsys, "--group", "evictor=h2o")
+
+
+def test_rows_of_other_inputs_are_never_ranked_together() -> None:
+    from page_bench.leaderboard.ranking import GROUPED_BY
+
+    assert {"n", "tasks", "inputs", "protocol", "suite", "length"} <= {*GROUPED_BY}

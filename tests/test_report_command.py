@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ from stored_traces import stored
 from page_bench import cli
 from page_bench.analysis.intervals import share
 from page_bench.errors import UsageError
+from page_bench.report.budgets import stem
 from page_bench.report.build import SECTIONS, WITHOUT_FULL
 from page_bench.report.command import run
+from page_bench.report.figures import drawn
+from page_bench.report.files import _check_names
+from page_bench.report.section import Chart
 from page_bench.trace import Trace, write_traces
 
 BUDGETS = (0.25, 0.5)
@@ -207,6 +212,11 @@ def test_replicates_are_told_apart_by_seed(tmp_path: Path) -> None:
     found = made(tmp_path / "report", *words, "--tau", "0.07")
     assert [row["seed"] for row in rows_of(tmp_path / "report", "data_cells")] == ["1", "2", "3"]
     assert "seeds" in {section["name"] for section in found["sections"]}
+    with pytest.raises(UsageError, match="is given as seed 1 and as seed 2"):
+        run([f"seed=1:{tmp_path / 's1'}", f"seed=2:{tmp_path / 's1'}", "-o", str(tmp_path / "x")])
+    write_traces(tmp_path / "copy" / "trace_1.jsonl", grid(1))
+    with pytest.raises(UsageError, match="have the very same prompts"):
+        run([words[0], f"seed=2:{tmp_path / 'copy'}", "-o", str(tmp_path / "x")])
     with pytest.raises(UsageError, match="two different prompts"):
         run([str(tmp_path / "s1"), str(tmp_path / "s2"), "-o", str(tmp_path / "other")])
 
@@ -264,3 +274,31 @@ def test_results_beside_a_trace_say_versions_and_warnings(runs: Path, tmp_path: 
     assert "a run warned: mind this." in found["notes"]
     said = {(row["what"], row["which"]) for row in rows_of(tmp_path / "report", "data_versions")}
     assert {("torch", "2.13.0+cpu"), ("lm_eval", "0.4.13"), ("device", "cpu")} <= said
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("budget", -1.0), ("kept_kv", 5.0), ("kept_kv", float("nan"))]
+)
+def test_what_no_run_can_have_recorded_is_refused(tmp_path: Path, field: str, value: float) -> None:
+    first, *others = grid(1)
+    changes: dict[str, Any] = {field: value}
+    damaged = [dataclasses.replace(first, **changes), *others]
+    write_traces(tmp_path / "trace_1.jsonl", damaged)
+    with pytest.raises(UsageError, match=rf"trace_1.jsonl line 1: {field} cannot be"):
+        run([str(tmp_path), "-o", str(tmp_path / "report")])
+
+
+def test_an_own_trace_with_a_damaged_first_line_is_no_foreign_log(tmp_path: Path) -> None:
+    path = tmp_path / "trace_1.jsonl"
+    write_traces(path, grid(1))
+    path.write_text(path.read_text(encoding="utf-8")[40:], encoding="utf-8")
+    with pytest.raises(UsageError, match="line 1 is not complete JSON"):
+        run([str(tmp_path), "-o", str(tmp_path / "report")])
+
+
+def test_names_become_neither_paths_nor_formulas(tmp_path: Path) -> None:
+    assert stem("vt", 0) == "vt"
+    assert stem("../../x/$a", 3) == "_x_a_3"
+    drawn(Chart("c", "How is $x^{2$?", lambda figure: None, "nothing"))
+    with pytest.raises(ValueError, match="no stems of file names"):
+        _check_names(["../x"])

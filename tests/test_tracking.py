@@ -327,6 +327,12 @@ def test_summary_by_hand() -> None:
     assert found["page/kept_kv_low"] < 0.5 < found["page/kept_kv_high"]
 
 
+def test_a_full_cache_keeps_everything_without_doubt() -> None:
+    kept = [stored("a", i, gate="closed", kept_kv=1.0) for i in range(20)]
+    found = summary_of(kept, [1.0] * 20)
+    assert (found["page/kept_kv_low"], found["page/kept_kv"]) == (1.0, 1.0)
+
+
 def test_harm_is_absent_unless_the_full_cache_is_known_of_every_sample() -> None:
     assert "page/harm" not in summary_of(traces(), [1.0, None, 0.0, 0.0])
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -178,7 +179,8 @@ def test_the_command_ends_as_without_wandb_where_its_core_is_killed(
     default_model_folder: Path, tmp_path: Path
 ) -> None:
     words = [
-        *("lm_eval", "run", "--model", "page_hf", "--limit", "1", "--log_samples"),
+        *(sys.executable, "-m", "lm_eval", "run", "--model", "page_hf"),
+        *("--limit", "1", "--log_samples"),
         *("--device", "cpu", "--tasks", "page_quickstart_needle_number"),
         *("--output_path", str(tmp_path / "out"), "--wandb_args", "project=test"),
         *("--model_args", "gate=open,evictor=knorm"),
@@ -398,6 +400,15 @@ def test_an_import_names_what_it_leaves_out(
         assert why in told.err
     assert "1 of 1 runs uploaded" in told.out
     # What stands beside the results is checked before anything is sent.
+    trace = min(results.rglob("trace_*.jsonl"))
+    lines = trace.read_text().splitlines(keepends=True)
+    next(results.rglob(MARKS)).unlink()
+    trace.write_text("".join(lines[:-1]))
+    assert import_command.run([str(results), "--project", "test"]) == 1
+    assert f"has {len(lines) - 1} of the run's {len(lines)} samples" in capsys.readouterr().err
+    trace.write_text("".join(lines))
+    assert import_command.run([str(results), "--project", "test"]) == 0
+    capsys.readouterr()
     next(results.rglob(MARKS)).unlink()
     samples = min(results.rglob("samples_*.jsonl"))
     samples.write_text(samples.read_text()[:-20])

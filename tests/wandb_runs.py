@@ -210,7 +210,9 @@ class Logged:
 
 def logged_in(folder: Path) -> list[Logged]:
     """The runs of a W&B folder, oldest first."""
-    return [logged(path) for path in sorted(folder.glob("wandb/*run-*/run-*.wandb"))]
+    found = [logged(path) for path in folder.glob("wandb/*run-*/run-*.wandb")]
+    # Names hold whole seconds, in which two short runs may begin.
+    return sorted(found, key=lambda one: one.history[0]["_timestamp"] if one.history else 0.0)
 
 
 def logged(path: Path) -> Logged:
@@ -228,6 +230,8 @@ def logged(path: Path) -> Logged:
             found.history.append(_items(record.history.item))
         elif kind == "summary":
             found.summary |= _items(record.summary.update)
+            for item in record.summary.remove:
+                found.summary.pop(".".join(item.nested_key) or item.key, None)
         elif kind == "config":
             found.config |= _items(record.config.update)
         elif kind == "artifact":

@@ -96,12 +96,12 @@ def cells_of(
 def _chosen_by_gates(records: Sequence[Record], arms: Mapping[Arm, Sequence[Pair]]) -> list[str]:
     """A sentence where it was gates that decided which inputs have both answers."""
     notes = []
+    paired = {pair.sample for pairs in arms.values() for pair in pairs}
     for gate, kind, opened in (("open", "plain", False), ("closed", "full", True)):
-        own = [record.trace for record in records]
-        if any(t.gate == gate or (gate == "closed" and t.kept_all_because) for t in own):
+        traces = [record.trace for record in records]
+        if any(trace.gate == gate for trace in traces):
             continue
-        paired = {pair.sample for pairs in arms.values() for pair in pairs}
-        lost = {Sample.of(t) for t in own if t.gate_open == opened} - paired
+        lost = {Sample.of(trace) for trace in traces if trace.gate_open == opened} - paired
         if lost:
             notes.append(
                 f"{len(lost)} inputs have no {kind} answer, since no run has gate={gate}: what is "

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
 from page_bench.report.section import Chart
 
+TITLE_LETTERS = 10
+"""Of a title, per inch."""
 DPI = 144
 _STYLE: Any = {
     "svg.hashsalt": "page-bench",
@@ -39,7 +42,9 @@ def drawn(chart: Chart) -> Drawn:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=chart.size, dpi=DPI, layout="constrained")
         chart.draw(figure)
-        figure.suptitle(chart.title, fontsize="large", wrap=True)
+        # matplotlib's own wrapping reads dollar signs as formulas all the same.
+        title = textwrap.fill(chart.title, round(chart.size[0] * TITLE_LETTERS))
+        figure.suptitle(title, fontsize="large")
         png, svg = io.BytesIO(), io.BytesIO()
         raster: Any = FigureCanvasAgg(figure)
         # `savefig` draws everything once more beforehand, to no effect here.
