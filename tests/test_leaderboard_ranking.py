@@ -190,6 +190,9 @@ def test_groups_are_chosen_by_pattern(file: Path, capsys: pytest.CaptureFixture[
 
 
 def test_rows_of_other_inputs_are_never_ranked_together() -> None:
-    from page_bench.leaderboard.ranking import GROUPED_BY
-
-    assert {"n", "tasks", "inputs", "protocol", "suite", "length"} <= {*GROUPED_BY}
+    same, other = row(0.5, inputs="a" * 12), row(0.9, inputs="b" * 12, evictor="h2o")
+    found = groups([same, other, row(0.7, inputs="a" * 12, evictor="h2o")])
+    assert [[place.row["correct"] for place in group.bins[0].places] for group in found] == [
+        [0.7, 0.5],
+        [0.9],
+    ]

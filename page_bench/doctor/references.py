@@ -6,7 +6,8 @@ Nothing here shares code with the recording, evicting and decoding that it is he
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
 
@@ -117,6 +118,26 @@ def mean_entropy(logits: Tensor) -> float:
     logs = logits.double().log_softmax(-1)
     # What has no probability adds nothing.
     return float(-(logs.exp() * logs.clamp(min=-1e30)).sum(-1).mean())
+
+
+@contextmanager
+def in_fp32(model: PreTrainedModel) -> Iterator[None]:
+    """Let a model compute in fp32; afterwards every tensor is what it was, to the last bit.
+
+    `model.to(dtype)` would not do: it casts the rotary frequencies too, which a model of half
+    precision keeps in fp32.
+    """
+    weights = [(w, w.dtype) for w in model.parameters() if w.is_floating_point()]
+    buffers = [(b, b.data) for b in model.buffers() if b.is_floating_point()]
+    try:
+        for tensor in [tensor for tensor, _ in (*weights, *buffers)]:
+            tensor.data = tensor.data.float()
+        yield
+    finally:
+        for weight, dtype in weights:
+            weight.data = weight.data.to(dtype)
+        for buffer, data in buffers:
+            buffer.data = data
 
 
 def storage_bytes(held: Any) -> int:
