@@ -95,6 +95,22 @@ def _value(text: str) -> object:
     return text
 
 
+def add_bootstrap(parser: argparse.ArgumentParser) -> None:
+    """The arguments of a bootstrap, the same for all commands."""
+    parser.add_argument(
+        "--draws",
+        type=whole_number(LEAST_DRAWS),
+        default=DRAWS,
+        help="of the bootstrap (default %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=whole_number(0),
+        default=SEED,
+        help="of the bootstrap (default %(default)s)",
+    )
+
+
 def tau_value(text: str) -> float | str:
     """An argparse type for τ: a number, or the name of a rule."""
     value = _value(text)
@@ -152,12 +168,6 @@ def parser() -> argparse.ArgumentParser:
         help="tasks that are to stay closed, separated by +; for --ablate (default "
         f"{CAPACITY_BOUND}) and, where given, for false rates by task in --sweep",
     )
-    add(
-        "--draws",
-        type=whole_number(LEAST_DRAWS),
-        default=DRAWS,
-        help="of the bootstrap (default %(default)s)",
-    )
-    add("--seed", type=whole_number(0), default=SEED, help="of the bootstrap (default %(default)s)")
+    add_bootstrap(made)
     add("--json", action="store_true", help="print one JSON object")
     return made

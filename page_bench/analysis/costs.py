@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from page_bench.analysis.pairs import Pair
 from page_bench.gating.gate import Gate
@@ -30,6 +31,20 @@ def seconds_of(pair: Pair, takes_plain: bool, gate: Gate) -> float:
         # Before it decides, it has prefilled and read as the arm does.
         return pair.plain.prefill_s + pair.plain.gate_s + after_prefill(answer)
     return answer.prefill_s + after_prefill(answer) + _discarded(answer, other, takes_plain, gate)
+
+
+def cost_columns(plain: Sequence[Trace], full: Sequence[Trace]) -> dict[str, list[float]]:
+    """What both answers of some inputs kept and took, as the columns of `Cell.rows`."""
+    return {
+        "plain_kept": [trace.kept_kv for trace in plain],
+        "full_kept": [trace.kept_kv for trace in full],
+        "plain_bytes": [float(trace.kv_bytes_kept) for trace in plain],
+        "full_bytes": [float(trace.kv_bytes_kept) for trace in full],
+        "prefill_s": [trace.prefill_s for trace in plain],
+        "gate_s": [trace.gate_s for trace in plain],
+        "plain_s": [after_prefill(trace) for trace in plain],
+        "full_s": [after_prefill(trace) for trace in full],
+    }
 
 
 def after_prefill(trace: Trace) -> float:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from page_bench.analysis.arm_names import ArmNames
 from page_bench.analysis.cells import Cell
-from page_bench.analysis.costs import after_prefill
+from page_bench.analysis.costs import cost_columns
 from page_bench.analysis.gate_choice import Choice
 from page_bench.analysis.outcomes import METRICS, metric_of
 from page_bench.analysis.pairs import Family, Pair, families, pair_runs
@@ -240,14 +240,7 @@ def _cell(
             "full": [metric_of(trace, metric) for trace in full],
             "plain_score": [_or_nan(trace.score) for trace in plain],
             "full_score": [_or_nan(trace.score) for trace in full],
-            "plain_kept": [trace.kept_kv for trace in plain],
-            "full_kept": [trace.kept_kv for trace in full],
-            "plain_bytes": [float(trace.kv_bytes_kept) for trace in plain],
-            "full_bytes": [float(trace.kv_bytes_kept) for trace in full],
-            "prefill_s": [trace.prefill_s for trace in plain],
-            "gate_s": [trace.gate_s for trace in plain],
-            "plain_s": [after_prefill(trace) for trace in plain],
-            "full_s": [after_prefill(trace) for trace in full],
+            **cost_columns(plain, full),
         }
     )
     return Cell(

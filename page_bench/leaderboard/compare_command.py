@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from page_bench.analysis.arguments import LEAST_DRAWS
-from page_bench.analysis.intervals import DRAWS, SEED
+from page_bench.analysis.arguments import add_bootstrap
 from page_bench.analysis.pairs import pair_runs
 from page_bench.analysis.report import table, to_json
 from page_bench.analysis.runs import read_runs
-from page_bench.argument_types import share, whole_number
+from page_bench.argument_types import share
 from page_bench.errors import UsageError
 from page_bench.leaderboard.compare import (
     MARGIN,
@@ -214,12 +213,6 @@ def _parser() -> argparse.ArgumentParser:
         help="compare runs of another dtype or attention implementation than the paper's as well",
     )
     add("--all", action="store_true", help="name every reported number without a counterpart")
-    add(
-        "--draws",
-        type=whole_number(LEAST_DRAWS),
-        default=DRAWS,
-        help="of the bootstrap (default %(default)s)",
-    )
-    add("--seed", type=whole_number(0), default=SEED, help="of the bootstrap (default %(default)s)")
+    add_bootstrap(made)
     add("--json", action="store_true", help="print one JSON object")
     return made

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from page_bench.analysis.cells import Cell
-from page_bench.analysis.costs import after_prefill
+from page_bench.analysis.costs import cost_columns
 from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate
 from page_bench.analysis.partition import parts
 from page_bench.analysis.pools import inputs, rate
@@ -171,14 +171,7 @@ def _cell(answers: Answers) -> Cell | None:
             "full": _correct(full),
             "plain_score": _scores(plain),
             "full_score": _scores(full),
-            "plain_kept": [trace.kept_kv for trace in plain],
-            "full_kept": [trace.kept_kv for trace in full],
-            "plain_bytes": [float(trace.kv_bytes_kept) for trace in plain],
-            "full_bytes": [float(trace.kv_bytes_kept) for trace in full],
-            "prefill_s": [trace.prefill_s for trace in plain],
-            "gate_s": [trace.gate_s for trace in plain],
-            "plain_s": [after_prefill(trace) for trace in plain],
-            "full_s": [after_prefill(trace) for trace in full],
+            **cost_columns(plain, full),
         }
     )
     first = own[0]

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from page_bench.analysis.arguments import LEAST_DRAWS, gate_options, tau_value
+from page_bench.analysis.arguments import add_bootstrap, gate_options, tau_value
 from page_bench.analysis.gate_choice import Choice
-from page_bench.analysis.intervals import DRAWS, SEED
 from page_bench.analysis.outcomes import METRICS
 from page_bench.analysis.regate import Tau
 from page_bench.argument_types import share, whole_number
@@ -145,13 +144,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--unstratified", action="store_true", help="resample all tasks together, as the paper")
     add("--rho_threshold", type=share, default=RHO_THRESHOLD, help="(default %(default)s)")
-    add(
-        "--draws",
-        type=whole_number(LEAST_DRAWS),
-        default=DRAWS,
-        help="of the bootstrap (default %(default)s)",
-    )
-    add("--seed", type=whole_number(0), default=SEED, help="of the bootstrap (default %(default)s)")
+    add_bootstrap(made)
     add(
         "--least_inputs",
         type=whole_number(1),
