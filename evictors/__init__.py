@@ -8,24 +8,24 @@ names through the entry-point group `page_bench.evictors`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
-import importlib.util
 import math
 import pkgutil
 import re
 import sys
 import types
 import typing
-from collections.abc import Mapping
-from importlib.metadata import entry_points
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from page_bench import options as checks
 from page_bench.errors import UsageError
-from page_bench.evictors._source import SourceLoader, source_checksum
+from page_bench.evictors._source import class_in_file, source_checksum
 from page_bench.evictors.base import Evictor, Granularity, Wrapper
 from page_bench.third_party import blaming
+from page_bench.user_path import user_path
 
 ENTRY_POINTS = "page_bench.evictors"
 
@@ -37,6 +37,17 @@ _WRAPPED = (
 )
 
 
+def is_in_file(title: str) -> bool:
+    """Whether an evictor, or one that it wraps, is a class in a file, so that its code would run.
+
+    Whoever reads titles from files, and not from the user, asks first.
+
+    Raises:
+        UsageError: the title is none.
+    """
+    return any(_IN_FILE.fullmatch(part) for part in title_parts(title))
+
+
 def own_names() -> list[str]:
     """Names of the evictors in this folder, sorted."""
     modules = (module.name for module in pkgutil.iter_modules(__path__))
@@ -45,7 +56,17 @@ def own_names() -> list[str]:
 
 def evictor_names() -> list[str]:
     """Names of all evictors, those of installed packages included, sorted."""
-    return sorted({*own_names(), *entry_points(group=ENTRY_POINTS).names})
+    return sorted({*own_names(), *(point.name for point in _installed())})
+
+
+def _installed() -> Sequence[EntryPoint]:
+    return _installed_in(tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=8)
+def _installed_in(path: tuple[str, ...]) -> Sequence[EntryPoint]:
+    """Evictors of installed packages; to look through all of these takes 20 ms each time."""
+    return tuple(entry_points(group=ENTRY_POINTS))
 
 
 def evictor_class(name: str) -> type[Evictor]:
@@ -56,9 +77,9 @@ def evictor_class(name: str) -> type[Evictor]:
     """
     in_file = _IN_FILE.fullmatch(name)
     if in_file:
-        path = Path(in_file["path"]).expanduser()
-        return _checked(_class_in_file(path, in_file["name"]), name, None)
-    installed = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
+        path = user_path(in_file["path"], "evictor")
+        return _checked(class_in_file(path, in_file["name"]), name, None)
+    installed = [point for point in _installed() if point.name == name]
     if name in own_names() and installed:
         raise UsageError(
             f"evictor={name} is page-bench's own and that of {installed[0].value}; give the "
@@ -201,27 +222,6 @@ def _make(parts: list[str], options: Mapping[str, object], prefix: str) -> Evict
     values |= checks.checked(own, option_types(cls), prefix, name)
     with blaming(cls.name, "did not take its options"):
         return cls(**values)
-
-
-def _class_in_file(path: Path, name: str) -> object:
-    if not path.is_file():
-        raise UsageError(f"evictor={path}:{name}: there is no file {path}; give its path.")
-    # Dataclasses look their module up by name while they are made.
-    known_as = f"page_bench_evictor_file:{path.resolve()}"
-    module = sys.modules.get(known_as)
-    if module is None:
-        loader = SourceLoader(known_as, str(path))
-        spec = importlib.util.spec_from_loader(known_as, loader)
-        assert spec is not None
-        module = sys.modules[known_as] = importlib.util.module_from_spec(spec)
-        try:
-            loader.exec_module(module)
-        except Exception as error:
-            del sys.modules[known_as]
-            raise UsageError(f"evictor={path}:{name} could not be imported: {error}") from error
-    if not hasattr(module, name):
-        raise UsageError(f"evictor={path}:{name}: {path} has no class {name}.")
-    return getattr(module, name)
 
 
 def _checked(found: object, where: str, name: str | None) -> type[Evictor]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.activations import ACT2FN
 
+from page_bench import json_text
 from page_bench.errors import UsageError
+from page_bench.user_path import user_path
 
 WEIGHTS_FILE = "trimkv_weights.pth"
 CONFIG_FILE = "config.json"
@@ -27,7 +27,9 @@ _LINEARS = {"rg": ("linear1", "linear2"), "rg10": ("linear1", "linear2", "linear
 """The matrices of each kind of gate. All but the last have a bias of their own; the last one's
 stands apart, as `bias`."""
 
-_KEY = re.compile(r"(?:.+\.)?layers\.(?P<layer>\d+)\.self_attn\.retention_gate\.(?P<part>.+)")
+_KEY = re.compile(
+    r"(?:.+\.)?layers\.(?P<layer>[0-9]{1,6})\.self_attn\.retention_gate\.(?P<part>.+)"
+)
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(?<!\.pth)")
 _BLOCK = 8192
 """Positions that go through a gate at once, so that a long prompt's fp32 copy stays small."""
@@ -127,7 +129,7 @@ def _load(weights: Path, files: tuple[tuple[Path, int], ...]) -> GateCheckpoint:
 
 
 def _weights_path(checkpoint: str) -> Path:
-    path = Path(checkpoint).expanduser()
+    path = user_path(checkpoint, "evictor.checkpoint")
     if path.is_file():
         return path
     if path.is_dir():
@@ -162,19 +164,26 @@ def _weights_path(checkpoint: str) -> Path:
 def _read_weights(path: Path) -> Mapping[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+    except Exception as error:  # torch raises what its readers of two formats raise
         raise UsageError(
             f"{path} could not be read as weights of PyTorch "
             f"({str(error).partition(chr(10))[0]}); give a {WEIGHTS_FILE} as published."
         ) from error
-    if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
+    if not isinstance(content, Mapping) or not all(map(_is_plain, content.values())):
         raise UsageError(f"{path} holds no table of weights; give a {WEIGHTS_FILE} as published.")
     return content
 
 
+def _is_plain(value: object) -> bool:
+    """Whether a value is a tensor that holds its numbers one by one."""
+    if not isinstance(value, Tensor):
+        return False
+    return value.layout == torch.strided and not (value.is_meta or value.is_quantized)
+
+
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_text.parse(path.read_bytes(), nan=True)
     except ValueError as error:
         raise UsageError(f"{path} is not JSON ({error}); mend it or download it again.") from error
     if not isinstance(content, dict):
@@ -187,7 +196,7 @@ def _by_layer(weights: Mapping[str, Tensor], path: Path) -> list[dict[str, Tenso
     layers: dict[int, dict[str, Tensor]] = {}
     known = {f"{name}.{part}" for name in _LINEARS["rg10"] for part in ("weight", "bias")}
     for key, value in weights.items():
-        found = _KEY.fullmatch(key)
+        found = _KEY.fullmatch(str(key))
         if found is None or found["part"] not in known | {"bias"}:
             raise UsageError(
                 f"{path} holds {key}, which is no part of a retention gate; give the "
@@ -196,13 +205,18 @@ def _by_layer(weights: Mapping[str, Tensor], path: Path) -> list[dict[str, Tenso
         layers.setdefault(int(found["layer"]), {})[found["part"]] = value
     if not layers:
         raise UsageError(f"{path} holds no retention gates; give a {WEIGHTS_FILE} as published.")
-    return [layers.get(index, {}) for index in range(max(layers) + 1)]
+    missing = next(index for index in range(len(layers) + 1) if index not in layers)
+    if missing < len(layers):
+        raise UsageError(
+            f"{path} lacks the gate of layer {missing}; give a complete {WEIGHTS_FILE}."
+        )
+    return [layers[index] for index in range(len(layers))]
 
 
 def _kind(layers: list[dict[str, Tensor]], config: Mapping[str, Any], path: Path) -> str:
     kind = "rg10" if any("linear3.weight" in parts for parts in layers) else "rg"
     declared = config.get("retention_gate", kind)
-    if declared not in _LINEARS:
+    if not isinstance(declared, str) or declared not in _LINEARS:
         raise UsageError(
             f"{path} holds gates of kind {declared}; only {' and '.join(_LINEARS)} read hidden "
             f"states and are supported."
@@ -219,7 +233,8 @@ def _tie(layers: list[dict[str, Tensor]], path: Path) -> None:
     """Give all layers the last matrix and bias, which may stand in the file once or L times."""
     for part in ("linear3.weight", "bias"):
         stored = [parts[part] for parts in layers if part in parts]
-        if any(not torch.equal(other, stored[0]) for other in stored[1:]):
+        same = (o.dtype == stored[0].dtype and torch.equal(o, stored[0]) for o in stored)
+        if not all(same):
             raise UsageError(
                 f"{path} holds a different {part} in different layers, though gates of kind rg10 "
                 f"have one for all unless {CONFIG_FILE} says tie_retention_gate_layers=false; "
@@ -264,7 +279,7 @@ def _activation(config: Mapping[str, Any], path: Path) -> nn.Module:
     name = config.get("hidden_act", "silu")
     try:
         return ACT2FN[name]
-    except KeyError as error:
+    except (KeyError, TypeError) as error:
         raise UsageError(
             f"{path.with_name(CONFIG_FILE)} has hidden_act={name}, which transformers does not "
             f"know; mend it or download it again."

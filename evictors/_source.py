@@ -15,6 +15,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from page_bench.errors import UsageError
 from page_bench.evictors.base import Evictor, Wrapper
 
 _OWN = "page_bench"
@@ -125,3 +126,29 @@ def _files(top: str) -> dict[str, Path]:
 
 def _read(files: dict[str, Path]) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in files.items()}
+
+
+def class_in_file(path: Path, name: str) -> object:
+    """What a file calls by a name; the file is run once in a process.
+
+    Raises:
+        UsageError: there is no such file or name, or the file cannot be run.
+    """
+    if not path.is_file():
+        raise UsageError(f"evictor={path}:{name}: there is no file {path}; give its path.")
+    # Dataclasses look their module up by name while they are made.
+    known_as = f"page_bench_evictor_file:{path.resolve()}"
+    module = sys.modules.get(known_as)
+    if module is None:
+        loader = SourceLoader(known_as, str(path))
+        spec = importlib.util.spec_from_loader(known_as, loader)
+        assert spec is not None
+        module = sys.modules[known_as] = importlib.util.module_from_spec(spec)
+        try:
+            loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[known_as]
+            raise UsageError(f"evictor={path}:{name} could not be imported: {error}") from error
+    if not hasattr(module, name):
+        raise UsageError(f"evictor={path}:{name}: {path} has no class {name}.")
+    return getattr(module, name)

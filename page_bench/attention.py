@@ -23,7 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from page_bench.capture import PROBE_ARGUMENT, Calls, Probed, captured
 from page_bench.causal import attention_sums
 from page_bench.errors import UsageError
-from page_bench.evicted_attention import CACHE_ARGUMENT, attend
+from page_bench.evicted_attention import CACHE_ARGUMENT, CacheReader, attend
 from page_bench.layer_view import Need
 from page_bench.window import window_statistics
 
@@ -181,6 +181,10 @@ def observable_name(implementation: str) -> str:
     return f"page_{implementation}"
 
 
+OBSERVABLE = frozenset(map(observable_name, IMPLEMENTATIONS))
+"""Names of all observing functions."""
+
+
 @contextmanager
 def observing(model: PreTrainedModel) -> Iterator[None]:
     """Let a model's attention be observed while the context lasts; then it is as before.
@@ -219,17 +223,19 @@ def _observing(implementation: str) -> Callable[..., tuple[Tensor, Tensor | None
         if kwargs.pop(PROBE_ARGUMENT, False):
             raise Probed(query, key)
         recorder = kwargs.pop(_RECORDER_ARGUMENT, None)
-        cache = kwargs.pop(CACHE_ARGUMENT, None)
+        reader: CacheReader | None = kwargs.pop(CACHE_ARGUMENT, None)
         if recorder is not None and module.layer_idx in recorder.layers:
             _refuse_other_attention(kwargs, key.shape[2])
             recorder.record(module, query, key, kwargs.get("scaling"))
         stock = _stock_forward(implementation, module)
-        if cache is None:
+        if reader is None:
             output: tuple[Tensor, Tensor | None] = stock(
                 module, query, key, value, attention_mask, **kwargs
             )
             return output
-        return attend(stock, cache.layers[module.layer_idx], module, query, key, value, kwargs)
+        layer = _index_of(module)
+        reader.attended.append(layer)
+        return attend(stock, reader.cache.layers[layer], module, query, key, value, kwargs)
 
     return attention
 

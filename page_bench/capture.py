@@ -246,8 +246,9 @@ def _output_projection(module: nn.Module, query: Tensor) -> Tensor:
     width = getattr(project, "in_features", None)
     if project is None or width is None or width % query.shape[1]:
         raise _missing(module, "its output projection")
-    if type(project) is nn.Linear and project.weight.device == query.device:
-        weight = project.weight.T
+    held = project.weight if type(project) is nn.Linear else None
+    if type(held) is nn.Parameter and held.device == query.device:
+        weight = held.T
     else:
         # Applying the layer serves quantised weights and adapters.
         inputs = torch.eye(width, dtype=query.dtype, device=query.device)

@@ -19,8 +19,10 @@ from page_bench.gating.gate import Gate
 from page_bench.gating.gates import make_gate
 from page_bench.gating.rules import OPEN_RATE, THETA_Z, known_threshold
 from page_bench.gating.signal_gates import Page, Static
+from page_bench.json_text import LARGEST
 from page_bench.profile import DropOptions
 from page_bench.signals import SIGNALS
+from page_bench.user_path import user_path
 
 TAU_VARIANTS = ("zscore", "fixed", "midpoint", "quantile")
 SIGNAL_LEVELS = ("gate", "all", "pairs")
@@ -138,6 +140,8 @@ class PageConfig:
             path = getattr(self, name)
             if path is not None and not (isinstance(path, str) and path):
                 raise UsageError(f"{name}={path!r} is not the name of a {kind}; give a path.")
+            if path is not None:
+                user_path(path, name)
         if not isinstance(self.doc_ids, Mapping):
             raise UsageError("doc_ids is set by page-bench itself; use --samples.")
 
@@ -147,16 +151,25 @@ class PageConfig:
 
         Numbers may come as int, float or NumPy scalar, and `false` or `none` stands for a default
         of None. lm-eval's parsers turn `none` into None in some places.
+
+        Raises:
+            UsageError: a value, or a combination of them, that is not allowed.
         """
         values: dict[str, Any] = {}
         options: dict[str, object] = {}
         gate_options: dict[str, object] = {}
         for name, given in arguments.items():
-            value = given.item() if hasattr(given, "item") else given
+            value = given.item() if getattr(given, "ndim", None) == 0 else given
+            if isinstance(value, int) and abs(value) > LARGEST:
+                raise UsageError(
+                    f"{name} is a whole number of more than 18 digits; give a smaller one."
+                )
             if isinstance(value, os.PathLike):
                 value = os.fspath(value)
             if name in ("evictor", "score_norm") and value is None:
                 value = "none"
+            if not is_ours(name):
+                raise unknown_argument(name, ())
             if name.startswith(_EVICTOR_PREFIX):
                 options[name.removeprefix(_EVICTOR_PREFIX)] = value
             elif name.startswith(_GATE_PREFIX):
@@ -234,6 +247,7 @@ def budget_for(config: PageConfig, length: int) -> int | str:
 
 _OPTIONAL = ("truncation", "trace", "recent", "store", "calibration")
 _INTEGERS = ("pilot_size", "n_sink", "window", "recent", "top_k")
+_SECRETS = ("token", "use_auth_token")
 _NAMES = tuple(
     f.name
     for f in dataclasses.fields(PageConfig)
@@ -243,7 +257,19 @@ _NAMES = tuple(
 
 def is_ours(name: str) -> bool:
     """Whether a model argument belongs to page-bench and not to lm-eval's `hf` model."""
+    if not isinstance(name, str):  # of a YAML file
+        raise UsageError(f"the model argument {name!r} is no name; write it as a text.")
     return name in (*_NAMES, "doc_ids") or name.startswith((_EVICTOR_PREFIX, _GATE_PREFIX))
+
+
+def refuse_secrets(arguments: Mapping[str, Any]) -> None:
+    """Raise UsageError for a token among model arguments, which logs and results would hold."""
+    for name in _SECRETS:
+        if isinstance(arguments.get(name), str):
+            raise UsageError(
+                f"{name} would stand in the results, as every model argument does; leave it out, "
+                f"and set the environment variable HF_TOKEN or use `hf auth login`."
+            )
 
 
 def unknown_argument(name: str, known: Iterable[str]) -> UsageError:
@@ -260,7 +286,7 @@ def unknown_argument(name: str, known: Iterable[str]) -> UsageError:
 def _check_choice(
     name: str, value: object, choices: tuple[str, ...], or_else: str | None = None
 ) -> None:
-    if value in choices:
+    if isinstance(value, str) and value in choices:
         return
     close = difflib.get_close_matches(str(value).lower(), choices, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""

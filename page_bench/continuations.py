@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from page_bench.cache import as_one, rewound
+from page_bench.errors import not_a_number
 from page_bench.prefill import forward
 
 
@@ -68,6 +69,9 @@ def score_continuations(
             the token that follows them.
         request: the continuations.
         length: T; continuations take positions T, T+1, ….
+
+    Raises:
+        UsageError: logits are not a number.
     """
     first = torch.cat([logits for _, logits in caches])[:, None]
     cache = as_one([cache for cache, _ in caches])
@@ -85,6 +89,8 @@ def score_continuations(
         for whole in {ids for ids in request.continuations if ids[:-1] == prefix}:
             target = torch.tensor(whole, device=first.device).expand(len(caches), -1)
             sums = chances.gather(-1, target[..., None])[..., 0].sum(-1)
+            if bool(sums.isnan().any()):
+                raise not_a_number()
             greedy = (best == target).all(-1)
             found[whole] = list(zip(sums.tolist(), greedy.tolist(), strict=True))
     columns = [found[ids] for ids in request.continuations]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from transformers.cache_utils import Cache
 
 from page_bench.cache import as_one
 from page_bench.distress import token_entropy
-from page_bench.errors import UsageError
+from page_bench.errors import UsageError, not_a_number
 from page_bench.prefill import base_model, forward
 
 
@@ -176,6 +177,9 @@ def decode(
 
     Returns:
         Per row the answer.
+
+    Raises:
+        UsageError: logits are not a number.
     """
     length = input_ids.shape[1]
     texts = [_Text(row, input_ids, max_new_tokens) for row in rows]
@@ -217,7 +221,10 @@ class _Text:
         if self.generator is None:
             token = scores.argmax(-1, keepdim=True)
         else:
-            token = torch.multinomial(scores.softmax(-1), 1, generator=self.generator)
+            chances = scores.softmax(-1)
+            if not bool(chances.isfinite().all()):
+                raise not_a_number()
+            token = torch.multinomial(chances, 1, generator=self.generator)
         self.entropies.append(token_entropy(scores))
         self.ids[:, end - 1 : end] = token
         self.end = end
@@ -226,4 +233,7 @@ class _Text:
     def decoded(self, length: int) -> Decoded:
         """The answer, which begins at position `length`."""
         entropy = float(torch.cat(self.entropies).mean())
+        # That of each token's distribution; no other look at the logits is needed.
+        if not math.isfinite(entropy):
+            raise not_a_number()
         return Decoded(self.ids[0, length : self.end].tolist(), entropy)

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from page_bench import json_text
 from page_bench.errors import UsageError
 
 LOCAL_NAME = "SmolLM2-135M-Instruct-Q4_1"
@@ -164,10 +165,15 @@ def _convert(gguf: Path, folder: Path) -> None:
 def _load(gguf: Path) -> tuple[Any, Any]:
     """The model, its weights as fp32, and the tokenizer that a GGUF file holds."""
     import torch
+    import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     place, file = str(gguf.parent), gguf.name
-    model = AutoModelForCausalLM.from_pretrained(place, gguf_file=file, dtype=torch.float32)
+    options: dict[str, Any] = {"gguf_file": file, "dtype": torch.float32}
+    # From 5.24 on, transformers leaves the weights packed where it has kernels for them.
+    if (config := getattr(transformers, "GgufConfig", None)) is not None:
+        options["quantization_config"] = config(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(place, **options)
     return model, AutoTokenizer.from_pretrained(place, gguf_file=file)
 
 
@@ -247,7 +253,7 @@ def _refresh(source: Path, folder: Path) -> None:
 
 def _read_manifest(folder: Path) -> Manifest:
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = json_text.parse((folder / _MANIFEST).read_bytes())
     except (OSError, ValueError):
         return {}
     return manifest if isinstance(manifest, dict) else {}

@@ -6,20 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from page_bench import decision
+from page_bench.arm_checks import check_arms, check_signal, naming
 from page_bench.case import Case, Memory, missing
 from page_bench.config import PageConfig
-from page_bench.continuations import ContinuationRequest
 from page_bench.decision import Decision
-from page_bench.decode import AnswerRequest, decoding_rules
-from page_bench.errors import UsageError
-from page_bench.eviction import check_least
 from page_bench.gating.gate import AnswerFacts
 from page_bench.gating.threshold import select_pilot
-from page_bench.prefill import device_of
 from page_bench.processes import ALONE, Processes
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import ArmAnswer, PromptPass, spread_for
@@ -91,7 +86,7 @@ class Engine:
             UsageError: a pilot is needed and there are too few prompts, or the gate needs scores
                 that the documents do not give.
         """
-        self._check(prompts, [self.config])
+        check_arms(self.model, self.tokenizer, prompts, [self.config])
         done: dict[int, Outcome] = {}
         if self.config.needs_pilot:
             done, decided = self._run_pilot(prompts, progress)
@@ -127,7 +122,7 @@ class Engine:
         """
         memory = self.memory
         assert memory is not None, "nothing to fill"
-        self._check(prompts, configs)
+        check_arms(self.model, self.tokenizer, prompts, configs)
         filled = Filled()
 
         def lacking() -> Iterator[Work]:
@@ -152,9 +147,10 @@ class Engine:
     def compute(self, work: Work) -> Computed:
         """Prefill a prompt once, and answer all that is asked of it."""
         arms = [eviction for eviction in work.evictions if eviction is not None]
-        at_hand = self._prefilled(work.prompt, arms, work.signals)
-        seen = [at_hand.seen(config) for config in work.signals]
-        answers = at_hand.answers(work.evictions, last=True) if work.evictions else []
+        with naming(work.prompt):
+            at_hand = self._prefilled(work.prompt, arms, work.signals)
+            seen = [at_hand.seen(config) for config in work.signals]
+            answers = at_hand.answers(work.evictions, last=True) if work.evictions else []
         return Computed(
             seen,
             answers,
@@ -203,7 +199,8 @@ class Engine:
                 continue
             i = first[j]
             case = self._case(prompts[i])
-            measured[place] = prompts[i].task, case.seen.signals[signal]
+            with naming(prompts[i]):
+                measured[place] = prompts[i].task, case.seen.signals[signal]
             done[i] = self._answer(case, decided(measured))
             progress(done[i])
         everywhere = {k: v for share in self.processes.gather(measured) for k, v in share.items()}
@@ -215,7 +212,12 @@ class Engine:
 
     def _answer(self, case: Case, decided: Decision) -> Outcome:
         """Decide on one prompt and answer it."""
+        with naming(case.prompt):
+            return self._decided(case, decided)
+
+    def _decided(self, case: Case, decided: Decision) -> Outcome:
         seen, gate = case.seen, decided.gate
+        check_signal(case.prompt, case.config, seen)
         if not decided.opens(case.prompt, seen.signals):
             return Outcome(seen, False, case.answer(evicted=False))
         if not gate.needs_answers:
@@ -262,35 +264,6 @@ class Engine:
             seed=(prompt.seed + prompt.repeat + self.sampling_seed) % 2**63,
             decode_rows=self.decode_rows,
         )
-
-    def _check(self, prompts: Sequence[Prompt], configs: Sequence[PageConfig]) -> None:
-        """Raise for what cannot be done, before the first prompt is run."""
-        for config in configs:
-            for prompt in prompts if config.gate != "closed" else ():
-                length = prompt.compressed_tokens
-                whose = f"the {length} tokens of {prompt.task} document {prompt.doc_id}"
-                check_least(config.make_evictor(), config, length, whose)
-        tried: list[AnswerRequest] = []
-        for prompt in prompts:
-            request = prompt.request
-            if isinstance(request, AnswerRequest) and request not in tried:
-                ids = torch.tensor([prompt.input_ids[-1:]], device=device_of(self.model))
-                decoding_rules(self.model, self.tokenizer, ids, request)
-                tried.append(request)
-        given = sorted({p.task for p in prompts if isinstance(p.request, ContinuationRequest)})
-        unscored = sorted({p.task for p in prompts if p.score is None})
-        for config in configs:
-            wanted = config.make_gate().needs_answers
-            if wanted and given:
-                raise UsageError(
-                    f"gate={config.gate} reads generated answers, but {', '.join(given)} asks for "
-                    f"the likelihoods of given ones; choose another gate, or leave the task out."
-                )
-            if "full" in wanted and unscored:
-                raise UsageError(
-                    f"gate={config.gate} must score answers while it decides, which the documents "
-                    f"of {', '.join(unscored)} do not allow; give tasks of page-bench alone."
-                )
 
 
 def _facts(prompt: Prompt, answer: ArmAnswer) -> AnswerFacts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,17 +11,48 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from page_bench.cache_layers import BatchedLayer, GroupedLayer, PromptLayer
+from page_bench.errors import UsageError
 
 CACHE_ARGUMENT = "page_cache"
 """Keyword under which a cache reaches the attention function."""
 
 
-def through(cache: Cache) -> dict[str, Any]:
-    """Keyword arguments that let each layer attend to what is left of it in an evicted cache.
+@dataclass
+class CacheReader:
+    """Lets each layer attend to what is left of it in an evicted cache, in one forward call.
 
-    transformers makes one mask for all layers and heads; with these, each layer's own is used.
+    transformers makes one mask for all layers and heads; here each layer's own is used.
+
+    Attributes:
+        cache: what is read.
+        attended: indices of the layers that have attended, in their order.
     """
-    return {CACHE_ARGUMENT: cache}
+
+    cache: Cache
+    attended: list[int] = field(default_factory=list)
+
+    def as_argument(self) -> dict[str, Any]:
+        """Keyword arguments that carry this reader through a model's forward."""
+        return {CACHE_ARGUMENT: self}
+
+    def check(self, model: str) -> None:
+        """Raise where a layer has attended to something else, or more than once.
+
+        Args:
+            model: what the message is to name.
+
+        Raises:
+            UsageError: not every layer has attended once.
+        """
+        layers = len(self.cache.layers)
+        if sorted(self.attended) != list(range(layers)):
+            once = sum(self.attended.count(i) == 1 for i in range(layers))
+            raise UsageError(
+                f"{model} read its cache through page_hf's attention in {once} of its {layers} "
+                f"layers, so that what is left of the others was not what it attended to; use a "
+                f"model that is not compiled and calls its attention through transformers' "
+                f"attention interface in every layer."
+            )
 
 
 def attend(

@@ -98,7 +98,9 @@ def positions_to_keep(evictor: Evictor, prompt: Prefill, config: PageConfig) -> 
         rows = _refined(evictor, rows, _averaged(factor, config.granularity), rows_keep, plan)
     flat, flat_keep = rows.flatten(0, 1), rows_keep.flatten()
     flat = _latest_of_certain(flat, flat_keep, n_sink, recent)
-    return KeepPlan(kept_members(flat, flat_keep, n_sink, recent).view(rows.shape))
+    members = kept_members(flat, flat_keep, n_sink, recent)
+    _check_members(members, flat_keep, n_sink, recent)
+    return KeepPlan(members.view(rows.shape))
 
 
 def check_least(
@@ -247,6 +249,17 @@ def _check_counts(evictor: Evictor, counts: Tensor, plan: BudgetPlan) -> None:
         raise UsageError(
             f"evictor {evictor.title} keeps {total} entries, but the budget of {plan.n_keep} "
             f"positions per layer and KV head is {most}; it must share out no more."
+        )
+
+
+def _check_members(members: Tensor, counts: Tensor, n_sink: int, recent: int) -> None:
+    """Raise RuntimeError where keep sets `[R, T]` are not what was counted out for them."""
+    kept = members.sum(-1).cpu()
+    protected = members[:, :n_sink].all() & members[:, members.shape[-1] - recent :].all()
+    if not torch.equal(kept, counts.cpu().long()) or not bool(protected):
+        raise RuntimeError(
+            f"keep sets hold {kept.tolist()} positions where {counts.tolist()} were counted out, "
+            f"or lack protected ones; this is a fault of page-bench, please report it."
         )
 
 

@@ -53,8 +53,11 @@ def add_tasks(module: ModuleType) -> None:
     def around(build: Callable[..., Any]) -> Callable[..., Any]:
         def with_our_tasks(paths: Iterable[Path], *args: object, **kwargs: object) -> Any:
             roots = list(paths)
-            # No place for ours without the defaults, nor where lm-eval has found them by itself.
-            if default_root in roots and TASKS_FOLDER not in roots:
+            # No place for ours without the defaults.
+            if default_root in roots:
+                # lm-eval may have found them by itself, in a checkout behind the symlink.
+                found = TASKS_FOLDER.resolve()
+                roots = [root for root in roots if Path(root).resolve() != found]
                 roots.insert(roots.index(default_root) + 1, TASKS_FOLDER)
             return build(roots, *args, **kwargs)
 
@@ -107,6 +110,11 @@ def end_cleanly(module: ModuleType) -> None:
             except UsageError as error:
                 print(f"page-bench: {error}", file=sys.stderr)
                 sys.exit(1)
+            except ValueError as error:
+                if not str(error).startswith("Tasks not found"):
+                    raise
+                print(f"{error}; `lm_eval ls tasks` names all there are.", file=sys.stderr)
+                sys.exit(1)
 
         return with_clear_errors
 
@@ -133,10 +141,15 @@ def complete_call(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: for lm-eval's caches, and for model args that lm-eval passes by itself.
     """
+    from page_bench import config
+
     arguments = dict(given)
     _refuse_caches(arguments)
     model_args = _as_dict(arguments.get("model_args"))
     _refuse_doubled(model_args, arguments)
+    config.refuse_secrets(model_args)  # before lm-eval logs them
+    if "doc_ids" in model_args:
+        raise UsageError("doc_ids is set by page-bench itself; use --samples.")
     if not arguments.get("tasks"):
         arguments["tasks"] = list(DEFAULT_TASKS)
         _log.warning(
@@ -160,7 +173,7 @@ def complete_call(given: Mapping[str, Any]) -> dict[str, Any]:
     if arguments.get("samples"):
         # lm-eval takes chosen documents in the data set's order but names them in the order given,
         # and numbers them anew for the model.
-        chosen = {task: sorted(set(ids)) for task, ids in arguments["samples"].items()}
+        chosen = _chosen(arguments["samples"])
         arguments["samples"] = model_args["doc_ids"] = chosen
     arguments["model_args"] = model_args
     return arguments
@@ -212,10 +225,25 @@ def _refuse_doubled(model_args: Mapping[str, Any], arguments: Mapping[str, Any])
             )
 
 
+def _chosen(samples: Any) -> dict[str, list[int]]:
+    """The documents of each task, as lm-eval takes them: in order, each once."""
+    if not isinstance(samples, Mapping):
+        raise UsageError(f"--samples {samples!r:.60} is no object of tasks with document numbers.")
+    for task, ids in samples.items():
+        if not isinstance(ids, list | tuple) or not all(type(n) is int and n >= 0 for n in ids):
+            raise UsageError(
+                f"--samples has {ids!r:.60} for {task}; give a list of whole numbers from 0 on."
+            )
+    return {task: sorted(set(ids)) for task, ids in samples.items()}
+
+
 def _as_dict(model_args: str | Mapping[str, Any] | None) -> dict[str, Any]:
     if isinstance(model_args, str):
         from lm_eval.utils import simple_parse_args_string
 
+        names = [part.partition("=")[0].strip() for part in model_args.split(",") if part]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UsageError(f"the model args name {twice[0]} twice; name it once.")
         return dict(simple_parse_args_string(model_args))
     return dict(model_args or {})
 

@@ -14,93 +14,40 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import postprocess_generated_text
 
-from page_bench import __version__, attention, default_model, loading, support
-from page_bench.calibration.file import ModelFacts
-from page_bench.calibration.fingerprint import model_fingerprint
+from page_bench import attention
 from page_bench.case import Memory
-from page_bench.config import PageConfig, is_ours
+from page_bench.config import PageConfig
 from page_bench.continuations import ContinuationRequest
-from page_bench.data_parallel import DataParallelLM
 from page_bench.decision import calibration_warnings
+from page_bench.decode import AnswerRequest
 from page_bench.engine import Engine, Outcome
 from page_bench.errors import UsageError
-from page_bench.prefill import base_model
+from page_bench.generation import check_generation
+from page_bench.loaded_lm import LoadedLM
 from page_bench.progress import PromptBar
 from page_bench.prompt import Prompt
-from page_bench.record import brief, settings_of, trace_of
+from page_bench.record import brief, trace_of
 from page_bench.requests import PromptMaker
 from page_bench.run_record import RunRecord
-from page_bench.store.keys import StoredModel
 from page_bench.store.store import RunStore
 from page_bench.summary import RunSummary
-from page_bench.trace import Answer, Likelihood, writable_folder
+from page_bench.trace import Answer, Likelihood
 from page_bench.work import Compute, Filled
 
 log = logging.getLogger(__name__)
 
 
 @register_model("page_hf")
-class PageLM(DataParallelLM):
+class PageLM(LoadedLM):
     """lm-eval's `hf` model, answering `generate_until` through prefill, gate and evictor.
 
-    Args:
-        pretrained: as for `hf`; left out, the default model (see `default_model`).
-        kwargs: every argument of lm-eval's `hf` model, and those of `config.PageConfig`.
-
-    Raises:
-        UsageError: an argument or a model that cannot be run, before weights are loaded where
-            that is possible.
+    Args and errors are those of `LoadedLM`.
     """
 
     def __init__(self, pretrained: Any = None, **kwargs: Any) -> None:
-        self.page = PageConfig.from_arguments({k: v for k, v in kwargs.items() if is_ours(k)})
-        passed_on = {k: v for k, v in kwargs.items() if not is_ours(k)}
-        passed_on.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
-        name = default_model.default_pretrained() if pretrained is None else pretrained
-        by_name = isinstance(name, str)
-        loading.refuse_unsupported(passed_on, by_name)
-        self._for_configuration = loading.configuration_arguments(passed_on)
-        if not by_name:
-            loading.refuse_unknown(self._for_configuration, None)
-        self._asked_length = passed_on.get("max_length")
-        if self.page.trace is not None:
-            writable_folder(self.page.trace)
-        self.model_name = loading.full_name(
-            name if by_name else str(getattr(name, "name_or_path", type(name).__name__)), passed_on
-        )
-        try:
-            path = default_model.resolve(name) if by_name else name
-            super().__init__(pretrained=path, **passed_on)
-        except OSError as error:
-            if name == default_model.HUB_ID:
-                raise default_model.explain_missing(error) from error
-            reason = str(error).strip().partition("\n")[0]
-            if by_name and name.startswith(("/", ".", "~")) and not Path(name).is_dir():
-                reason = "there is no such folder."
-            raise UsageError(f"{self.model_name} could not be loaded: {reason}") from error
-        support.check_model(self.model, self._asked_length)
-        self._inner = base_model(self.model)
-        self._check_shape(self._inner.config)
-        self.attn_implementation = str(self._inner.config._attn_implementation)
-        loading.check_implementation(self.attn_implementation)
+        super().__init__(pretrained, **kwargs)
         self._chat = False
-        self._facts: ModelFacts | None = None
-        self._stored: StoredModel | None = None
         self._record = self._new_record()
-
-    def _get_config(self, pretrained: str, **kwargs: Any) -> None:
-        """Load the configuration, and refuse what cannot be run while no weight is loaded."""
-        super()._get_config(pretrained, **kwargs)
-        loading.refuse_unknown(self._for_configuration, self._config)
-        support.check_config(self._config, self._asked_length)
-        # What is set on top of the configuration shows only once the model is loaded.
-        if not self._for_configuration:
-            self._check_shape(self._config)
-
-    def _check_shape(self, config: Any) -> None:
-        support.check_gate(config, self.page.gate)
-        self.page.make_evictor().check(config.get_text_config())
-        support.check_length(config, self._asked_length)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answer lm-eval's requests; each answer carries its trace."""
@@ -141,7 +88,7 @@ class PageLM(DataParallelLM):
         warnings = calibration_warnings(self.page, facts, asked, self._chat)
         description = f"page_hf: {self.page.evictor}, gate {self.page.gate}"
         with self.engine() as engine, self._bar(len(prompts), description, hidden) as bar:
-            answered = self._record.started(self._settings, bar.answered)
+            answered = self._record.started(self._told, bar.answered)
             outcomes, decided = engine.run(prompts, answered)
             self._record.compare(engine.memory, prompts)
         traces = [
@@ -237,7 +184,12 @@ class PageLM(DataParallelLM):
         Raises:
             UsageError: a request that cannot be answered.
         """
-        return self._prompt_maker().prompts(requests, self.page)
+        prompts = self._prompt_maker().prompts(requests, self.page)
+        for prompt in prompts:
+            assert isinstance(prompt.request, AnswerRequest)
+            where = f"{prompt.task} document {prompt.doc_id}"
+            check_generation(self._inner.generation_config, prompt.request, where)
+        return prompts
 
     def contexts(self, requests: Sequence[Instance]) -> tuple[list[Prompt], list[tuple[int, int]]]:
         """The same for requests of likelihoods, see `PromptMaker.contexts`.
@@ -285,53 +237,12 @@ class PageLM(DataParallelLM):
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval adds to `results["config"]`; called once the answers are scored."""
         info: dict[str, Any] = super().get_model_info()
-        info["page"] = self._record.close(self._settings)
+        info["page"] = self._record.close(self._told)
         return info
 
     @property
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "page_bench": __version__,
-            "model": self.model_name,
-            "dtype": self._dtype_name,
-            "attn_implementation": self.attn_implementation,
-            "device": str(self.device),
-            **settings_of(self.page),
-            "chat_template": self._chat,
-        }
-
-    @property
-    def _dtype_name(self) -> str:
-        name = str(self._inner.dtype).removeprefix("torch.")
-        mixed = self.mixed_precision_dtype
-        return name if mixed is None else f"{name}, autocast {str(mixed).removeprefix('torch.')}"
-
-    def model_facts(self) -> ModelFacts:
-        """What a calibration must share with this model; computed once."""
-        if self._facts is None:
-            self._facts = ModelFacts(
-                self.model_name,
-                model_fingerprint(self.model),
-                self._dtype_name,
-                self.attn_implementation,
-            )
-        return self._facts
-
-    def take_for_stored(self, stored: StoredModel) -> None:
-        """Keep records as another process's model, which computes them."""
-        self._stored = stored
-
-    def stored_model(self) -> StoredModel:
-        """What tells this model's records in a store from others'; reads all weights once."""
-        if self._stored is None:
-            self._stored = StoredModel.of(
-                self.model,
-                self.tokenizer,
-                name=self.model_name,
-                dtype=self._dtype_name,
-                attn_implementation=self.attn_implementation,
-            )
-        return self._stored
+    def _told(self) -> dict[str, Any]:
+        return {**self.settings, "chat_template": self._chat}
 
     def _said(self, prompt: Prompt, outcome: Outcome) -> str:
         """The answer's text; empty where continuations were given."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +11,13 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from transformers import PreTrainedModel
 
-from page_bench import attention
-from page_bench.config import check_integer, unknown_argument
+from page_bench import attention, quantization, support
+from page_bench.config import check_integer, refuse_secrets, unknown_argument
 from page_bench.errors import UsageError
 
 HF_ARGUMENTS = tuple(inspect.signature(HFLM.__init__).parameters)
 """Arguments of lm-eval's `hf` model."""
+_HF_TYPES = typing.get_type_hints(HFLM.__init__)
 LOADER_ARGUMENTS = (
     *inspect.signature(PreTrainedModel.from_pretrained).parameters,
     *("attn_implementation", "code_revision", "device_map", "experts_implementation"),
@@ -23,6 +25,13 @@ LOADER_ARGUMENTS = (
 )
 """What transformers' `from_pretrained` takes besides attributes of the configuration."""
 _LOADER_PREFIXES = ("load_in_", "bnb_")
+_KINDS = {str: "a text", int: "a whole number", bool: "true or false", dict: "an object"}
+_WHILE_LOADING = (
+    *("dtype", "attn_implementation", "revision", "subfolder", "gguf_file", "peft", "delta"),
+    *("autogptq", "gptqmodel"),
+)
+FAILURES = (ImportError, ValueError, TypeError, KeyError, RuntimeError)
+"""What the libraries that load weights raise where these do not fit."""
 _NAMING = ("revision", "subfolder", "gguf_file", "peft", "delta")
 
 
@@ -47,6 +56,8 @@ def refuse_unsupported(arguments: Mapping[str, Any], by_name: bool) -> None:
         arguments: those of lm-eval's `hf` model that were given.
         by_name: whether the model is loaded by name; a model object comes as it is.
     """
+    _check_types(arguments)
+    refuse_secrets(arguments)
     if arguments.get("tp_plan") is not None:
         raise UsageError(
             "tp_plan splits the heads that the gate compares; leave it out, or use "
@@ -56,18 +67,38 @@ def refuse_unsupported(arguments: Mapping[str, Any], by_name: bool) -> None:
         raise UsageError("backend=seq2seq has no decoder-only KV cache; leave it out.")
     if arguments.get("max_length") is not None:
         check_integer("max_length", arguments["max_length"], at_least=1)
-    for name in ("dtype", "attn_implementation"):
-        if not by_name and arguments.get(name) is not None:
+    for name in arguments if not by_name else ():
+        acts = name in _WHILE_LOADING or quantization.asks(name)
+        if acts and arguments[name] not in (None, False):
             raise UsageError(
                 f"{name} acts while a model is loaded, but this model is loaded already; leave it "
                 f"out, and load the model as it is to be run."
             )
     dtype = arguments.get("dtype") or "auto"
-    known = dtype == "auto" or not isinstance(dtype, str) or hasattr(torch, dtype)
-    if not known or not isinstance(getattr(torch, str(dtype), torch.float32), torch.dtype):
-        raise UsageError(f"dtype={dtype} does not exist; give auto, float32, bfloat16 or float16.")
+    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype != "auto" and not (isinstance(named, torch.dtype) and named.is_floating_point):
+        raise UsageError(
+            f"dtype={dtype} is no dtype of weights; give auto, float32, bfloat16 or float16."
+        )
     if arguments.get("attn_implementation") is not None:
         check_implementation(str(arguments["attn_implementation"]))
+
+
+def _check_types(arguments: Mapping[str, Any]) -> None:
+    """Raise for a value of a type that lm-eval's `hf` model does not take there."""
+    for name, value in arguments.items():
+        wanted = _HF_TYPES.get(name, Any)
+        parts = typing.get_args(wanted) or (wanted,)
+        if typing.get_origin(wanted) is typing.Literal or wanted is Any:
+            continue
+        kinds = tuple(typing.get_origin(part) or part for part in parts)
+        # To Python a bool is a whole number as well.
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            known = [_KINDS[kind] for kind in kinds if kind in _KINDS]
+            raise UsageError(
+                f"{name}={value!r:.60} is not what lm-eval's hf model takes; give "
+                f"{' or '.join(known)}."
+            )
 
 
 def check_implementation(name: str) -> None:
@@ -77,6 +108,28 @@ def check_implementation(name: str) -> None:
             f"attn_implementation={name} cannot be observed; allowed are "
             f"{', '.join(attention.IMPLEMENTATIONS)}."
         )
+
+
+def check_adapter(name: str | None, revision: str) -> None:
+    """Check that an adapter is there and changes weights, before any weight is loaded.
+
+    Args:
+        name: folder or name of a PEFT adapter; None means that there is none.
+        revision: of the adapter.
+
+    Raises:
+        UsageError: it cannot be read, or it adds entries to the KV cache.
+    """
+    if name is None:
+        return
+    try:
+        from peft import PeftConfig
+
+        adapter = PeftConfig.from_pretrained(name, revision=revision)
+    except (OSError, *FAILURES) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"the adapter peft={name} cannot be read: {reason}") from error
+    support.check_adapter_type(adapter)
 
 
 def full_name(name: str, arguments: Mapping[str, Any]) -> str:

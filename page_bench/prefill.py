@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from page_bench import capture
-from page_bench.attention import MEAN_ALONE, AttentionRecorder, SpreadOptions
+from page_bench.attention import MEAN_ALONE, OBSERVABLE, AttentionRecorder, SpreadOptions
 from page_bench.cache import empty_cache
 from page_bench.errors import UsageError
-from page_bench.evicted_attention import through
+from page_bench.evicted_attention import CacheReader
 from page_bench.evictors.base import Evictor
 from page_bench.layer_view import READ_IN_PASS, LayerView, Need
 from page_bench.scoring import LayerScores, Scorer, score_layer
@@ -165,8 +165,9 @@ def prefill(
     if sorted(recorder.window_attention) != list(layers):
         raise UsageError(
             f"{type(model).__name__} showed the attention of {len(recorder.window_attention)} of "
-            f"its {len(layers)} layers; only models with softmax attention over a KV cache in "
-            f"every layer, called through transformers' attention interface, can be run."
+            f"its {len(layers)} layers; only models that are not compiled, with softmax attention "
+            f"over a KV cache in every layer, called through transformers' attention interface, "
+            f"can be run."
         )
     return Prefill(
         prompt_tokens=input_ids.shape[1],
@@ -215,6 +216,9 @@ def forward(
         observed: records a prompt's first pass. Without it, each layer attends to what is left
             in its cache.
         last: how many of the n tokens are followed by logits.
+
+    Raises:
+        UsageError: a layer attended to something else than its cache.
     """
     # The argument was renamed in transformers 5.24.
     accepted = inspect.signature(base_model(model).forward).parameters
@@ -224,9 +228,14 @@ def forward(
         kwargs["position_ids"] = position_ids
     if "logits_to_keep" in accepted:
         kwargs["logits_to_keep"] = last
-    kwargs |= through(cache) if observed is None else observed.as_argument()
+    reader = CacheReader(cache)
+    kwargs |= reader.as_argument() if observed is None else observed.as_argument()
     with torch.inference_mode():
         logits: Tensor = model(input_ids=input_ids, use_cache=True, **kwargs).logits
+    inner = base_model(model)
+    # Under its own attention a model reads a full cache as any other.
+    if observed is None and inner.config._attn_implementation in OBSERVABLE:
+        reader.check(type(inner).__name__)
     return logits[:, -last:]
 
 

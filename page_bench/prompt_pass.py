@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from math import nan
 from typing import Any
 
-import psutil
 import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
@@ -20,6 +19,7 @@ from page_bench.continuations import ContinuationRequest, score_continuations
 from page_bench.decode import DecodingRules, Row, decode, decoding_rules, read
 from page_bench.distress import repetition
 from page_bench.eviction import KeepPlan, evict, positions_to_keep
+from page_bench.keep_jobs import CacheSize, KeepJob, jobs_of, rows_that_fit
 from page_bench.prefill import Prefill, device_of, prefill
 from page_bench.prompt import Prompt
 from page_bench.scoring import Scorer
@@ -27,9 +27,6 @@ from page_bench.signals import NEEDS_ENTROPY, agreements, measure, pair_agreemen
 from page_bench.trace import Answered, Seen
 
 GATE_CLOSED = "gate closed"
-
-_SHARE_OF_FREE_MEMORY = 0.5
-"""How much of the memory that is free the caches of one decode batch may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,21 +39,6 @@ class ArmAnswer(Answered):
     def own_decode_s(self) -> float:
         """This answer's share of the seconds of all that were decoded with it."""
         return self.decode_s / self.decode_rows
-
-
-@dataclass
-class _Job:
-    """A keep set to decode.
-
-    Attributes:
-        keep: None for the full cache.
-        entries: kept over all layers and KV heads.
-        wanted_by: which of the evictions asked for have it.
-    """
-
-    keep: KeepPlan | None
-    entries: int
-    wanted_by: list[int]
 
 
 class PromptPass:
@@ -114,7 +96,7 @@ class PromptPass:
         self.new_tokens = 0
         self.prefill_s = seconds(self._device) - start
         self.evict_s = self.decode_s = 0.0
-        self._full_entries, self._full_bytes = full_size(self._filled.cache, length)
+        self._size = CacheSize(split, *self._filled.shape, *full_size(self._filled.cache, length))
 
     def seen(self, config: PageConfig) -> Seen:
         """What the prefill showed, as far as a configuration asks for it."""
@@ -145,7 +127,7 @@ class PromptPass:
             signals=signals,
             pair_agreement=pairs,
             margin=None if margin is None else margin.tolist(),
-            kv_bytes_full=self._full_bytes,
+            kv_bytes_full=self._size.bytes,
             prefill_s=self.prefill_s,
             gate_s=seconds(self._device) - start,
         )
@@ -164,7 +146,7 @@ class PromptPass:
             plans.append(self._plan(eviction))
             planned_s.append(seconds(self._device) - start)
         self.evict_s += sum(planned_s)
-        jobs = self._jobs(plans)
+        jobs = jobs_of(plans, self._size)
         results: dict[int, ArmAnswer] = {}
         while jobs:
             batch = jobs[: self._rows_that_fit(jobs)]
@@ -186,20 +168,7 @@ class PromptPass:
         evictor = eviction.make_evictor()
         return positions_to_keep(evictor, self._filled, eviction)
 
-    def _jobs(self, plans: Sequence[KeepPlan | str]) -> list[_Job]:
-        """Distinct keep sets, the smallest first; the full cache comes last, it is used up."""
-        assert self._filled is not None
-        jobs: dict[object, _Job] = {}
-        for i, plan in enumerate(plans):
-            if isinstance(plan, KeepPlan):
-                shape = self._filled.shape
-                job = jobs.setdefault(plan.key(), _Job(plan, plan.entries(*shape), []))
-            else:
-                job = jobs.setdefault(None, _Job(None, self._full_entries, []))
-            job.wanted_by.append(i)
-        return sorted(jobs.values(), key=lambda job: (job.keep is None, job.entries))
-
-    def _rows_that_fit(self, jobs: Sequence[_Job]) -> int:
+    def _rows_that_fit(self, jobs: Sequence[KeepJob]) -> int:
         """How many of the next jobs are decoded together."""
         assert self._filled is not None
         if self._filled.observation.latent:
@@ -207,20 +176,9 @@ class PromptPass:
             return 1
         if self._decode_rows is not None:
             return self._decode_rows
-        free = _SHARE_OF_FREE_MEMORY * _free_bytes(self._device)
-        each = self._full_bytes / self._full_entries
-        layers, heads = self._filled.shape
-        # Besides its entries, each row has room for the answer, and for a token read again.
-        added = (self._room + 1) * layers * heads
-        rows, used = 0, 0.0
-        while rows < len(jobs):
-            used += (jobs[rows].entries + added) * each
-            if rows and used > free:
-                break
-            rows += 1
-        return rows
+        return rows_that_fit(jobs, self._size, self._room, self._device)
 
-    def _decode(self, batch: Sequence[_Job], last: bool) -> list[ArmAnswer]:
+    def _decode(self, batch: Sequence[KeepJob], last: bool) -> list[ArmAnswer]:
         """Evict and answer some keep sets together."""
         assert self._filled is not None
         length = len(self._prompt.input_ids)
@@ -246,6 +204,12 @@ class PromptPass:
         waiting = [row for row in rows if row.logits is None]
         read(self._model, waiting, self._input_ids[:, unread:], unread)
         kept = [(entry_count(row.cache), kv_bytes(row.cache)) for row in rows]
+        for job, (entries, _) in zip(batch, kept, strict=True):
+            if entries != job.entries:
+                raise RuntimeError(
+                    f"the cache holds {entries} entries after {length} tokens, not {job.entries} "
+                    f"as planned; this is a fault of page-bench, please report it."
+                )
         allocated = [allocated_bytes(row.cache) for row in rows]
         said = self._said(rows)
         decode_s = seconds(self._device) - evicted
@@ -254,8 +218,8 @@ class PromptPass:
         return [
             ArmAnswer(
                 kept_all_because=None,
-                kept_tokens=length * entries / self._full_entries,
-                kept_kv=entries / self._full_entries,
+                kept_tokens=length * entries / self._size.entries,
+                kept_kv=entries / self._size.entries,
                 kv_bytes_kept=size,
                 kv_bytes_allocated=buffers,
                 evict_s=evict_s,
@@ -310,9 +274,3 @@ def spread_for(configs: Sequence[PageConfig]) -> SpreadOptions:
         margin=any(config.signals != "gate" for config in configs),
         top_k=configs[0].top_k if configs else MEAN_ALONE.top_k,
     )
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return int(psutil.virtual_memory().available)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import asdict, replace
 from typing import Any
@@ -76,8 +77,13 @@ def trace_of(
 
 
 def brief(trace: Trace) -> Trace:
-    """The trace without what is long, for a summary over several processes."""
-    return replace(trace, answer="", pair_agreement=None, margin=None)
+    """The trace without what is long, for a summary over several processes.
+
+    The answer is its hash, so that equal ones and empty ones can be told.
+    """
+    said = trace.answer.strip()
+    digest = hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest() if said else ""
+    return replace(trace, answer=digest, pair_agreement=None, margin=None)
 
 
 def settings_of(page: PageConfig) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from page_bench.case import Memory
 from page_bench.engine import Outcome
 from page_bench.errors import UsageError
 from page_bench.prompt import Prompt
-from page_bench.summary import RunSummary
+from page_bench.summary import RunSummary, full_cache_warnings
 from page_bench.trace import Answer, Trace, writable_folder, write_traces
 from page_bench.tracking.full_cache import Place, full_correct, run_verdicts, stored_verdicts
 from page_bench.tracking.run import TrackedRun, attached
@@ -138,6 +138,9 @@ class RunRecord:
         if self._file is not None:
             self._write()
         entries = self._to_config()
+        for warning in full_cache_warnings(self._traces):
+            log.warning(warning)
+            entries["warnings"].append(warning)
         if self._unwritten:
             entries["warnings"].append(self._unwritten)
         entries["trace_file"] = str(self._file) if self._file and not self._unwritten else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,10 @@ from page_bench.gating.rules import LABEL_NEEDS
 from page_bench.gating.threshold import SMALL_PILOT, Threshold
 from page_bench.trace import Trace
 
+NOTHING = 0.05
+"""A full cache this rarely right leaves nothing that eviction could cost."""
+MANY = 5
+"""From so many samples of a task on, answers that are all alike come with a warning."""
 LENGTH_SPREAD = 2.0
 """One τ over tasks whose typical prompt lengths differ by more than this comes with a warning."""
 
@@ -79,7 +83,8 @@ class RunSummary:
             low, high = threshold.interval or (threshold.tau, threshold.tau)
             warnings.append(
                 f"τ = {threshold.tau:.4f} lies in [{low:.4f}, {high:.4f}] (bootstrap, 95 %, n = "
-                f"{threshold.pilot_n}), which leaves {threshold.undecided:.0%} of the pilot open."
+                f"{threshold.pilot_n}), which leaves {threshold.undecided:.0%} of the pilot "
+                f"undecided."
             )
         if isinstance(decided.gate, TaskOracle):
             tasks = {trace.task for trace in traces}
@@ -89,6 +94,7 @@ class RunSummary:
         if threshold is not None:
             warnings += tie_warning(threshold) + length_warning(traces)
         warnings += _budget_warning(config, traces)
+        warnings += _truncation_warning(config, traces) + alike_warnings(traces)
         return cls(
             threshold=threshold,
             samples=len(traces),
@@ -150,6 +156,74 @@ def length_warning(traces: Sequence[Trace]) -> list[str]:
     return [
         f"one τ serves prompts of very different length: typically {typical[shortest]:.0f} tokens "
         f"in {shortest} and {typical[longest]:.0f} in {longest}; run lengths apart."
+    ]
+
+
+def alike_warnings(traces: Sequence[Trace]) -> list[str]:
+    """A warning per task whose generated answers are all empty, or all the same.
+
+    Args:
+        traces: of one run; the answers may be hashes of the texts.
+    """
+    answers: dict[str, dict[str, str]] = defaultdict(dict)
+    for trace in traces:
+        if trace.log_likelihoods is None:
+            answers[trace.task][trace.prompt_sha256] = trace.answer.strip()
+    warnings = []
+    for task, by_prompt in answers.items():
+        if len(by_prompt) < MANY or len(set(by_prompt.values())) > 1:
+            continue
+        kind = "the same" if any(by_prompt.values()) else "empty"
+        warnings.append(
+            f"all {len(by_prompt)} answers to {task} are {kind}: the prompt's format, the stop "
+            f"strings or the model are hardly what they should be."
+        )
+    return warnings
+
+
+def hardly_right(verdicts: Iterable[tuple[str, float]]) -> str | None:
+    """A sentence where even the full cache is hardly ever right; None where it is nowhere so.
+
+    Args:
+        verdicts: task, and how right the full cache's answer is, input by input.
+    """
+    by_task = defaultdict(list)
+    for task, value in verdicts:
+        by_task[task].append(value)
+    low = {k: v for k, v in by_task.items() if statistics.fmean(v) <= NOTHING}
+    if not low:
+        return None
+    said = ", ".join(f"{k} {statistics.fmean(v):.2f} of {len(v)}" for k, v in low.items())
+    return (
+        f"even the full cache is hardly ever right ({said}): the model cannot do the task, or its "
+        f"answers were cut or scored wrongly."
+    )
+
+
+def full_cache_warnings(traces: Sequence[Trace]) -> list[str]:
+    """A warning of tasks that the full cache fails, where enough of its answers are in a run.
+
+    Args:
+        traces: of one run, scored.
+    """
+    known = [
+        (trace.task, trace.correct)
+        for trace in traces
+        if trace.kept_all_because is not None and trace.correct is not None
+    ]
+    counts = Counter(task for task, _ in known)
+    warning = hardly_right((task, value) for task, value in known if counts[task] >= MANY)
+    return [] if warning is None else [warning]
+
+
+def _truncation_warning(config: PageConfig, traces: Sequence[Trace]) -> list[str]:
+    """A warning where prompts were cut: their answer may have stood in what is gone."""
+    lost = [trace.truncated_tokens for trace in traces if trace.truncated_tokens]
+    if not lost:
+        return []
+    return [
+        f"{len(lost)} of {len(traces)} prompts were cut by truncation={config.truncation}, of "
+        f"{statistics.median(lost):.0f} tokens in the median."
     ]
 
 

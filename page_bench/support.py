@@ -7,6 +7,7 @@ the model class is refused here; the prefill itself refuses what only shows when
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from page_bench.errors import UsageError
+from page_bench.profile import DEPLOYED, DropOptions, drop_of
 
 MIN_PAGE_LAYERS = 3
 """Below this the first and last third of the layers, which gate `page` compares, are empty."""
@@ -26,6 +28,8 @@ _FAMILIES = {
     "diffllama": "calls its attention twice in each layer",
     "doge": "adds a bias of its own to the attention logits",
     "dory": "cuts the keys of its sliding-window layers itself",
+    # Newer releases declare this in the layer types.
+    "glm_moe_dsa": "attends to no other keys than those its indexer picks",
     "hrm_text": "runs each layer several times per token",
     "jetmoe": "attends to other keys than those it caches",
     "minimax": "accepts no cache but its own",
@@ -82,25 +86,44 @@ def check_model(model: PreTrainedModel, max_length: int | None = None) -> None:
     Raises:
         UsageError: as `check_config`.
     """
+    if any(_is_compiled(module) for module in model.modules()):
+        raise UsageError(
+            f"{type(model).__name__} is compiled (torch.compile), which hides what its attention "
+            f"does; give the model as it was loaded."
+        )
     for adapter in getattr(model, "peft_config", {}).values():
-        if adapter.is_prompt_learning:
-            raise UsageError(
-                f"adapter type {adapter.peft_type.value} puts entries of its own into the KV "
-                f"cache, which page_hf cannot do; use one that changes weights, such as LoRA."
-            )
+        check_adapter_type(adapter)
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     _check(inner.config, type(inner), max_length)
 
 
-def check_gate(config: PreTrainedConfig, gate: str) -> None:
+def check_adapter_type(adapter: Any) -> None:
+    """Raise for an adapter of PEFT that adds entries to the KV cache."""
+    if adapter.is_prompt_learning:
+        raise UsageError(
+            f"adapter type {adapter.peft_type.value} puts entries of its own into the KV "
+            f"cache, which page_hf cannot do; use one that changes weights, such as LoRA."
+        )
+
+
+def _is_compiled(module: Any) -> bool:
+    return (
+        hasattr(module, "_orig_mod")
+        or hasattr(module.forward, "_torchdynamo_orig_callable")
+        or getattr(module, "_compiled_call_impl", None) is not None
+    )
+
+
+def check_gate(config: PreTrainedConfig, gate: str, options: DropOptions = DEPLOYED) -> None:
     """Check that the model has the layers and heads whose agreement a gate measures.
 
     Args:
         config: the model's configuration.
         gate: name of the gate; only `page` needs more than any model has.
+        options: how the gate takes D.
 
     Raises:
-        UsageError: fewer than three layers or two query heads.
+        UsageError: fewer than three layers or two query heads, or bins without a layer.
     """
     if gate != "page":
         return
@@ -112,6 +135,12 @@ def check_gate(config: PreTrainedConfig, gate: str) -> None:
             f"so it needs at least {MIN_PAGE_LAYERS} layers with full attention and "
             f"{MIN_PAGE_HEADS} query heads, but model type {config.model_type!r} has {layers} and "
             f"{heads} here; use gate=open or gate=closed."
+        )
+    if math.isnan(drop_of([0.0] * layers, options)):
+        raise UsageError(
+            f"gate.bins={options.bins} and gate.layer_stride={options.layer_stride} leave no layer "
+            f"to compare of the {layers} with full attention in model type {config.model_type!r}; "
+            f"give larger bins, or a smaller stride."
         )
 
 

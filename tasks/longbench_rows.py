@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from page_bench import json_text
 from page_bench.errors import UsageError
 from page_bench.tasks.longbench_subsets import SUBSETS, rules_of
+from page_bench.user_path import user_path
 
 HUB = "Xnhyacinth/LongBench"
 VARIABLE = "PAGE_BENCH_LONGBENCH"
@@ -38,7 +39,8 @@ def rows_of(subset: str, metadata: Mapping[str, Any]) -> Sequence[Row]:
     place = metadata.get("longbench_data") or os.environ.get(VARIABLE)
     if not isinstance(place, str | os.PathLike | None):
         raise UsageError(f"longbench_data={place!r} is not a path; give one, or leave it out.")
-    rows = _from_hub(subset) if not place else _from_copy(subset, Path(place).expanduser())
+    copy = user_path(place, "longbench_data") if place else None
+    rows = _from_hub(subset) if copy is None else _from_copy(subset, copy)
     if not rows:
         raise UsageError(f"LongBench's {subset} has no rows in {place or HUB}: {_remedy()}.")
     lacking = [field for field in ("context", "answers") if field not in rows[0]]
@@ -147,7 +149,7 @@ def _parsed(file: Path) -> Sequence[Row]:
         rows: Sequence[Row] = datasets.load_dataset("parquet", data_files=str(file), split="train")
         return rows
     with file.open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines if line.strip()]
+        return [json_text.parse(line, nan=True) for line in lines if line.strip()]
 
 
 def _remedy() -> str:

@@ -30,6 +30,7 @@ from page_bench.tasks.tokenizer import tokenizer_of
 
 SAMPLES = 8
 PROMPT_TOKENS = 1000
+MOST_TOKENS = 1_000_000
 
 _FILLER = (
     "A light rain fell over the harbour.",
@@ -124,6 +125,8 @@ def build(
             )
     limit = metadata.get("prompt_tokens", PROMPT_TOKENS)
     check_integer("prompt_tokens", limit, at_least=1)
+    if limit > MOST_TOKENS:
+        raise UsageError(f"prompt_tokens={limit} is not possible; give at most {MOST_TOKENS:,}.")
     tokenizer = tokenizer_of(metadata)
     rows = []
     for index in range(SAMPLES):

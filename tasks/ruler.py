@@ -28,6 +28,7 @@ from datasets import Dataset
 from page_bench.errors import UsageError
 from page_bench.tasks import protocols
 from page_bench.tasks.metadata import check_names, check_path
+from page_bench.user_path import user_path
 
 HUB = "simonjegou/ruler"
 HUB_32K = "SaylorTwift/RULER-32768-Qwen2.5-3B-tokenizer"
@@ -189,7 +190,7 @@ def _load(length: int, task: str, source: str | None) -> Dataset:
         if length == LENGTHS[-1]:
             return _from_hub(HUB_32K, None, task)
         return _from_hub(HUB, str(length), "test")
-    root = Path(source).expanduser()
+    root = user_path(source, METADATA_KEY)
     files = _files(root, length)
     ours = [file for file in files if _named(_TASK, _below(file, root)) == task]
     files = ours or [file for file in files if _named(_TASK, _below(file, root)) is None]

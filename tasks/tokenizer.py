@@ -36,6 +36,13 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Any:
             raise UsageError(f"tokenizer={name!r} is no tokenizer; give the name of one.")
         return name
     options = {k: metadata[k] for k in _LOADER_ARGUMENTS if metadata.get(k) is not None}
+    for key, value in options.items():
+        wanted = bool if key == "trust_remote_code" else str
+        if not isinstance(value, wanted):
+            what = "true or false" if wanted is bool else "a text"
+            raise UsageError(f"{key}={value!r:.60} loads no tokenizer; give {what}.")
+    # Without a word of it, transformers asks at the keyboard whether to run the model's own code.
+    options.setdefault("trust_remote_code", False)
     return load(name, tuple(sorted(options.items())))
 
 

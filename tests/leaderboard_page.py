@@ -43,6 +43,7 @@ FLAGS = (
 def arm(evictor: str, gate: str, budget: float, n: int = 20, **changes: Any) -> list[Trace]:
     """The traces of one arm, the same on every call."""
     made = []
+    options = asdict(PageConfig(evictor).make_evictor())
     for task, (right, lost, drop) in TASKS.items():
         for doc in range(n):
             rng = random.Random(f"{task}/{doc}")
@@ -64,7 +65,7 @@ def arm(evictor: str, gate: str, budget: float, n: int = 20, **changes: Any) -> 
                         **decided,
                         "evictor": evictor,
                         "budget": budget,
-                        "evictor_args": asdict(PageConfig(evictor).make_evictor()),
+                        "evictor_args": options,
                         "protocol": "page",
                         "chat_template": True,
                         "asked": {"max_new_tokens": 128, "stop": []},

@@ -202,3 +202,14 @@ def test_no_paper_form_marks_anything() -> None:
     for name in ("snapkv", "h2o", "pyramidkv", "capkv"):
         layer = random_layer()
         assert not make_evictor(name, {"variant": "paper"}, "shared").score(layer).isposinf().any()
+
+
+def test_dynamickvs_ratio_is_of_what_is_left() -> None:
+    scores = torch.rand(3, 2, 100, generator=torch.Generator().manual_seed(1))
+    scores[0] += 10
+    always = torch.full((3, 2, 20), torch.inf)
+    evictor = make_evictor("dynamickv", {"max_ratio": 2}, "layer")
+    plan = BudgetPlan(120, 50, 0, 0, 3, 2, "layer")
+    counts = evictor.allocate(torch.cat([scores, always], -1), plan)
+    # Besides the 20, twice the mean of 30 at most.
+    assert int(counts[0, 0]) == 20 + 2 * 30

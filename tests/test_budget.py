@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page_bench.budget import is_too_short, keep_count, kept_members
+from page_bench.budget import is_too_short, keep_count, kept_members, largest_remainder
 
 # Prompt lengths and keep counts of the authors' released log, Qwen2.5-1.5B on RULER 4096.
 PUBLISHED_BUDGETS = (0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0625)
@@ -68,3 +68,8 @@ def test_protected_positions_stay_and_the_count_is_exact(
 def test_fewer_positions_than_protected_are_refused() -> None:
     with pytest.raises(ValueError, match=r"cannot keep \[3\]"):
         kept_members(torch.rand(1, 50), torch.tensor([3]), n_sink=4, recent=8)
+
+
+def test_remainders_that_differ_by_rounding_are_ties() -> None:
+    shares = torch.tensor([1.5, 1.5 + 2**-50], dtype=torch.float64)
+    assert largest_remainder(shares, 3).tolist() == [2, 1]

@@ -270,3 +270,9 @@ def test_a_signal_that_is_no_number_gives_no_threshold() -> None:
         zscore_threshold([0.1, math.nan, 0.2], -0.69, "slope")
     with pytest.raises(UsageError, match="tau=midpoint needs inputs"):
         midpoint_threshold([], [0.1])
+
+
+def test_the_interval_takes_the_populations_deviation() -> None:
+    # Of the pilots (0, 0), (0, 1), (1, 0) and (1, 1) τ is 0, 0, 0 and 1.
+    found = with_interval(zscore_threshold([0.0, 1.0], -1.0), [0.0, 1.0])
+    assert found.interval == (0.0, 1.0)

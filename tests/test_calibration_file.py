@@ -398,3 +398,11 @@ def test_weights_that_are_elsewhere_enter_by_shape() -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(tiny_config("llama"))
     assert model_fingerprint(model).weights != model_fingerprint(tiny_model("llama")).weights
+
+
+def test_the_last_number_of_a_parameter_counts() -> None:
+    model = tiny_model("llama")
+    before = model_fingerprint(model).weights
+    with torch.no_grad():
+        model.lm_head.weight.view(-1)[-1] += 1
+    assert model_fingerprint(model).weights != before

@@ -15,7 +15,7 @@ from page_bench import prompt_pass
 from page_bench.decode import read
 from page_bench.doctor import command
 from page_bench.doctor.capacity import capacity
-from page_bench.doctor.checks import CHECKS
+from page_bench.doctor.checks import CHECKS, outcome
 from page_bench.doctor.references import mean_entropy, storage_bytes
 from page_bench.doctor.subject import Subject
 from page_bench.errors import UsageError
@@ -43,7 +43,7 @@ def tensors_of(model: Any) -> list[tuple[str, Any]]:
 
 
 def statuses(examined: Subject) -> dict[str, str]:
-    return {name: check(examined).status for name, check in CHECKS.items()}
+    return {name: outcome(check, examined).status for name, check in CHECKS.items()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -57,7 +57,8 @@ def test_a_position_too_far_shows(tiny: Subject, monkeypatch: pytest.MonkeyPatch
         prompt_pass, "read", lambda model, rows, ids, start: read(model, rows, ids, start + 1)
     )
     found = statuses(tiny)
-    assert (found.pop("positions"), found.pop("masking_equals_removal")) == ("fail", "fail")
+    seeing = ("positions", "masking_equals_removal", "decoded_together")
+    assert [found.pop(name) for name in seeing] == ["fail"] * 3
     assert set(found.values()) == {"pass"}
 
 
@@ -66,8 +67,8 @@ def test_the_last_token_twice_shows(tiny: Subject, monkeypatch: pytest.MonkeyPat
         prompt_pass, "evict", lambda filled, keep, room, _: evict(filled, keep, room + 1, False)
     )
     found = statuses(tiny)
-    assert found["masking_equals_removal"] == "fail"
-    assert (found["plain_generation"], found["positions"]) == ("pass", "pass")
+    assert found["masking_equals_removal"] == found["decoded_together"] == "fail"
+    assert found["plain_generation"] == "pass"
 
 
 def test_a_closed_gate_that_evicts_shows(tiny: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,9 +118,9 @@ def test_a_doubled_bos_shows(
 def test_ties_of_coarse_scores_are_a_warning(
     tiny: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from page_bench.doctor import checks
+    from page_bench.doctor import arms, checks
 
-    planned = checks._planned
+    planned = arms.planned
 
     def coarse(*args: Any) -> Any:
         filled, plan = planned(*args)
@@ -129,7 +130,7 @@ def test_ties_of_coarse_scores_are_a_warning(
         return filled, plan
 
     sound = CHECKS["tied_scores"](tiny)
-    monkeypatch.setattr(checks, "_planned", coarse)
+    monkeypatch.setattr(checks, "planned", coarse)
     tied = CHECKS["tied_scores"](tiny)
     assert (sound.status, sound.figures) == ("pass", {"float32": 0.0})
     assert (tied.status, tied.figures) == ("warn", {"float32": 1.0})

@@ -322,3 +322,12 @@ def test_scores_are_numbers_on_few_and_on_empty_states(
 def test_impossible_options_are_named(name: str, option: str, value: object) -> None:
     with pytest.raises(UsageError, match=rf"evictor\.{option}="):
         make_evictor(name, {option: value}, "head")
+
+
+@pytest.mark.parametrize("title", ["knorm", "keydiff", "manifoldkv", "lagkv"])
+def test_half_precision_keys_are_scored_in_fp32(title: str) -> None:
+    layer = random_layer()
+    half = dataclasses.replace(layer, keys=layer.keys.bfloat16(), values=layer.values.bfloat16())
+    whole = dataclasses.replace(layer, keys=half.keys.float(), values=half.values.float())
+    evictor = make_evictor(title, {"lag": 16} if title == "lagkv" else {}, "head")
+    assert torch.equal(evictor.score(half), evictor.score(whole))

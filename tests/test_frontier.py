@@ -230,3 +230,12 @@ def test_intervals_of_advantages_are_those_of_scipy() -> None:
     mine = found.gated_against_plain[0].advantage
     assert mine.value == pytest.approx(advantage(np.arange(60)))
     assert (mine.low, mine.high) == pytest.approx((theirs.low, theirs.high), abs=0.012)
+
+
+def test_how_often_the_gate_overtakes_is_counted_over_the_draws() -> None:
+    closed = [
+        Toy("vt", i, float(i < 3), {0.25: float(i >= 3), 0.5: float(i >= 3)}, open=False)
+        for i in range(5)
+    ]
+    opened = [Toy("vt", 5 + i, 1.0, {0.25: 0.0, 0.5: 1.0}) for i in range(3)]
+    assert 0 < frontier(toy_cell([*closed, *opened]), FEW).overtakes < 1

@@ -14,6 +14,8 @@ from test_engine import NEW, SMALL, observed, prompt
 from tiny_models import FAMILIES, tiny_tokenizer
 
 from page_bench import case as case_module
+from page_bench.calibration.file import ModelFacts
+from page_bench.calibration.fingerprint import model_fingerprint
 from page_bench.case import Memory
 from page_bench.config import PageConfig
 from page_bench.distress import repetition
@@ -22,6 +24,7 @@ from page_bench.errors import UsageError
 from page_bench.gating.gates import GATES
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import PromptPass
+from page_bench.record import trace_of
 from page_bench.signals import SIGNALS
 from page_bench.store.keys import StoredModel
 from page_bench.store.store import RunStore
@@ -314,3 +317,17 @@ def test_a_static_gate_is_refused_for_a_task_without_a_pilot_before_anything_is_
     with pytest.raises(UsageError, match="rare"):
         run(config(gate="static", pilot_size=2), given)
     assert not passes
+
+
+def test_z_is_of_the_signal_that_the_gate_reads() -> None:
+    arm = config(gate="max_share", tau="zscore", signals="all")
+    outcomes, decided = Engine(MODEL, TOKENIZER, arm).run(prompts())
+    threshold = decided.threshold
+    assert threshold is not None
+    assert threshold.mu is not None
+    assert threshold.sigma is not None
+    model = ModelFacts("tiny", model_fingerprint(MODEL), "float32", "sdpa")
+    for asked, outcome in zip(prompts(), outcomes, strict=True):
+        trace = trace_of(model, arm, asked, outcome, threshold, "")
+        expected = (trace.signals["max_share"] - threshold.mu) / threshold.sigma
+        assert trace.z == pytest.approx(expected)

@@ -16,11 +16,11 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from page_bench import attention
-from page_bench.budget import BudgetPlan, share_out
+from page_bench.budget import BudgetPlan, kept_members, share_out
 from page_bench.cache import allocated_bytes, entry_count, kv_bytes
 from page_bench.cache_layers import GroupedLayer
 from page_bench.config import PageConfig
-from page_bench.eviction import KeepPlan, evict, positions_to_keep
+from page_bench.eviction import KeepPlan, evict, positions_to_keep, scores_of
 from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity, LayerView
 from page_bench.prefill import forward, prefill
 from page_bench.scoring import normalised
@@ -224,3 +224,41 @@ def test_shares_sum_exactly_and_keep_their_bounds(
     ordered = [count for _, count in sorted(pairs, key=lambda pair: pair[0])]
     # Heavier entries never get fewer, up to the unit that rounding gives to one of equals.
     assert all(b >= a - 1 for a, b in itertools.pairwise(ordered))
+
+
+@dataclass(frozen=True)
+class LoudHead(Evictor):
+    """Random scores, those of each head a thousand times those of the one before."""
+
+    name: ClassVar[str] = "loud"
+
+    def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
+        generator = torch.Generator().manual_seed(layer.index)
+        scores = torch.rand(layer.n_kv_heads, layer.prompt_tokens, generator=generator)
+        return scores * 1000.0 ** torch.arange(layer.n_kv_heads)[:, None]
+
+
+@pytest.mark.parametrize("norm", ["sum", "zscore", "rank"])
+@pytest.mark.parametrize("granularity", ["layer", "shared"])
+def test_votes_are_normalised_before_they_are_averaged(granularity: Granularity, norm: str) -> None:
+    config = PageConfig(
+        budget=0.3, window=8, n_sink=2, recent=5, granularity=granularity, score_norm=norm
+    )
+    model = tiny_model("llama")
+    with attention.observing(model):
+        filled = prefill(model, random_prompt(90), window=8, room=1)
+    keep = positions_to_keep(LoudHead(), filled, config)
+    assert isinstance(keep, KeepPlan)
+    votes = normalised(scores_of(LoudHead(), filled, 27), norm, 2, 5).mean(1)
+    votes = votes if granularity == "layer" else votes.mean(0, keepdim=True)
+    expected = kept_members(votes, torch.full((len(votes),), 27), 2, 5)
+    assert torch.equal(keep.members[:, 0], expected)
+
+
+@pytest.mark.parametrize("place", [(0, 0, 0), (1, 1, 15)])
+def test_plans_that_differ_in_one_entry_are_told_apart(place: tuple[int, int, int]) -> None:
+    members = torch.zeros(2, 2, 16, dtype=torch.bool)
+    other = members.clone()
+    other[place] = True
+    assert KeepPlan(members).key() == KeepPlan(members.clone()).key()
+    assert KeepPlan(members).key() != KeepPlan(other).key()

@@ -297,6 +297,22 @@ def test_usage_error_ends_the_command_without_a_traceback(
     assert capsys.readouterr().err == "page-bench: no such evictor.\n"
 
 
+def test_a_task_that_does_not_exist_ends_the_command_likewise(
+    capsys: pytest.CaptureFixture[str], loggers: object
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        harness_module(ValueError("Tasks not found: page_x")).HarnessCLI().execute(None)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("Tasks not found: page_x; `lm_eval ls tasks`")
+    with pytest.raises(ValueError, match="another"):
+        harness_module(ValueError("another")).HarnessCLI().execute(None)
+
+
+def test_a_token_is_refused_before_lm_eval_logs_it() -> None:
+    with pytest.raises(UsageError, match="token would stand in the results"):
+        harness.complete_call({"model": "page_hf", "model_args": "token=hf_1,pretrained=x"})
+
+
 def test_other_errors_keep_their_traceback(loggers: object) -> None:
     with pytest.raises(ZeroDivisionError):
         harness_module(ZeroDivisionError()).HarnessCLI().execute(None)

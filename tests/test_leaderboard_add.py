@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import shutil
@@ -105,8 +106,8 @@ def test_what_is_not_known_stays_empty_and_is_said(tmp_path: Path) -> None:
     unknown = ("full_correct", "delta", "delta_low", "harm", "rho", "auc_drop", "decode_speedup")
     assert figures(row, *unknown) == [None] * len(unknown)
     assert row["correct"] == 0.75
-    assert made.notes[0].startswith("1 of these rows have no full run")
-    assert made.notes[1].startswith("1 of these rows have no plain run")
+    assert made.notes[0].startswith("1 of these rows has no full run")
+    assert made.notes[1].startswith("1 of these rows has no plain run")
     write_run(tmp_path / "full", answers("closed"))
     row = by_gate(added(tmp_path).rows)["page"]
     assert figures(row, "full_correct", "harm", "delta", "rho") == [0.75, 0.125, None, None]
@@ -263,7 +264,7 @@ def test_add_then_check_then_add_again(tmp_path: Path, capsys: pytest.CaptureFix
     assert command.run(["check", "--file", str(file)]) == 0
     before = {path.name: path.read_bytes() for path in file.parent.iterdir()}
     assert sorted(before) == ["leaderboard.csv", "schema.json", "tasks.csv"]
-    with pytest.raises(UsageError, match=r"and 2 more stands in .* already.*--replace"):
+    with pytest.raises(UsageError, match=r"and 2 more stand in .* already, .*--replace"):
         add(runs, file)
     assert add(runs, file, "--replace") == 0
     assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == before
@@ -384,6 +385,22 @@ def longer_since(folder: Path) -> None:
     (folder / "finished.json").write_text(json.dumps({"files": files}))
 
 
+def of_an_empty_cache(folder: Path) -> None:
+    traces = answers("open")
+    write_run(folder, [dataclasses.replace(traces[0], kept_kv=0.0), *traces[1:]])
+
+
+def of_a_spaced_task(folder: Path) -> None:
+    write_run(folder, [dataclasses.replace(t, task="my task") for t in answers("open")[:4]])
+
+
+def nested(folder: Path) -> None:
+    deep: Any = 1
+    for _ in range(60):
+        deep = [deep]
+    write_run(folder, answers("open", gate_args={"deep": deep}))
+
+
 def twice(folder: Path) -> None:
     write_run(folder / "one", answers("open"))
     better = [dataclasses.replace(trace, correct=1.0) for trace in answers("open")]
@@ -408,6 +425,9 @@ def twice(folder: Path) -> None:
         (empty, r"holds no results_\*\.json"),
         (unfinished, "is an arm that its sweep has not finished"),
         (longer_since, "is not as long as when the arm was finished"),
+        (of_an_empty_cache, r"kept_kv cannot be 0\.0"),
+        (nested, "trace_.* is nested deeper than 50 levels"),
+        (of_a_spaced_task, "is of the task 'my task', a name that --tasks would take for several"),
         (twice, "are two runs of tiny page_ruler_4k snapkv open at budget 0.25"),
     ],
 )
@@ -443,9 +463,164 @@ def test_tables_do_not_overwrite_each_other(tmp_path: Path) -> None:
         command.run(["build", "--file", str(file), "--output", str(file)])
 
 
-def test_results_of_another_shape_are_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"date": None}, "date is null, not a whole number or a number"),
+        ({"date": 1e20}, "date is 1e[+]20, which is no time"),
+        ({"configs": {}}, "configs names no task"),
+        ({"configs": []}, r"configs is \[\], not an object"),
+        ({"n-samples": {}}, r"n-samples\.page_ruler_4k_vt is null, not an object"),
+        ({"n-shot": {f"{SUITE}_vt": "2"}}, r'n-shot\.page_ruler_4k_vt is "2", not a whole number'),
+        ({"group_subtasks": {"page_x": 1}}, r"group_subtasks\.page_x is no list of names"),
+        ({"group_subtasks": {"page_x": ["page_y"], "page_y": ["page_x"]}}, "page_x holds itself"),
+        ({"system_instruction": ["a"]}, "system_instruction is .*, not a text or null"),
+        ({"git_hash": "\ud83d"}, "is no whole results file.*surrogates not allowed"),
+        (
+            {"config_model_args": "evictor=snapkv"},
+            r"config\.model_args is .*, not an object or null",
+        ),
+        ({"config_limit": "4"}, r'config\.limit is "4", not a whole number or a number or null'),
+        ({"config_page": {"model": "tiny"}}, r"config\.page\.evictor is null, not a text"),
+        ({"config_page": "x"}, r"config\.page is \"x\", not an object"),
+        ({"config": None}, "is no whole results file of lm-eval"),
+    ],
+)
+def test_results_of_another_shape_are_one_sentence(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    path = write_run(tmp_path / "run", answers("page"))
+    edited(path, **changes)
+    with pytest.raises(UsageError, match=reason) as raised:
+        added(tmp_path)
+    assert str(path) in str(raised.value)
+
+
+def test_results_nested_beyond_reading_are_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", answers("page"))
+    edited(path, extra=json.loads("[" * 60 + "]" * 60))
+    with pytest.raises(UsageError, match="it is nested deeper than 50 levels"):
+        added(tmp_path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(UsageError, match="is no whole results file"):
+        added(tmp_path)
+
+
+def test_a_fault_of_page_bench_is_not_blamed_on_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr("page_bench.leaderboard.add.row_figures", faulty)
+    with pytest.raises(KeyError, match="ours"):
+        add(write_trio(tmp_path / "runs"), tmp_path / "leaderboard.csv")
+
+
+def test_links_stay_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("page_bench.leaderboard.page.page", lambda board: "<!doctype html>")
+    runs, place = write_trio(tmp_path / "runs"), tmp_path / "shared"
+    add(runs / "open", place / "leaderboard.csv")
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "board.csv").symlink_to(place / "leaderboard.csv")
+    (here / "index.html").symlink_to(place / "page.html")
+    # The other tables are those beside the linked one.
+    assert add(runs / "closed", here / "board.csv") == 0
+    command.run(["build", "--file", str(here / "board.csv")])
+    assert sorted(path.name for path in here.iterdir()) == ["board.csv", "index.html"]
+    assert all(path.is_symlink() for path in here.iterdir())
+    assert [row["gate"] for row in read_board(place / "leaderboard.csv").rows] == ["closed", "open"]
+    assert (place / "page.html").read_text() == "<!doctype html>"
+    # Links to all of them, each to its own file.
+    single = tmp_path / "single"
+    single.mkdir()
+    names = ("leaderboard.csv", "tasks.csv", "schema.json")
+    for name in names:
+        (single / name).symlink_to(place / name)
+    add(runs / "page", single / "leaderboard.csv")
+    assert all((single / name).is_symlink() for name in names)
+    assert len(read_board(place / "leaderboard.csv").rows) == 3
+
+
+def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    runs, file = write_trio(tmp_path / "runs"), tmp_path / "leaderboard.csv"
+    add(runs / "open", file)
+    file.chmod(0o640)
+    add(runs / "closed", file)
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     runs = write_trio(tmp_path / "runs")
-    path = next((runs / "page").rglob("results_*.json"))
-    edited(path, date=None)
-    with pytest.raises(UsageError, match="not as lm-eval writes them"):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"leaderboard\.csv cannot be written"):
+        add(runs, tmp_path / "file" / "leaderboard.csv")
+
+
+def test_a_budget_of_many_digits_can_be_added(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", answers("open", budget=1 / 3))
+    file = tmp_path / "board" / "leaderboard.csv"
+    assert add(path, file) == 0
+    (row,) = read_board(file).rows
+    assert row["budget"] == 0.333333
+    assert "budget=0.3333333333333333" in str(row["command"])
+
+
+def test_tables_are_printed_in_utf8_whatever_the_locale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "é" / "leaderboard.csv"
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", out)
+    add(write_run(tmp_path / "run", answers("open", model="模型")), file)
+    command.run(["export", "--file", str(file)])
+    out.flush()
+    printed = out.buffer.getvalue().decode("utf-8")
+    assert printed.startswith(f"1 row added to {file}, which holds 1\n")
+    assert "| Δ |" in printed
+    assert "## 模型 (" in printed
+
+
+def test_a_lock_that_cannot_be_taken_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = write_run(tmp_path / "run", answers("open"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "run" / "results_2026.json"))
+    (tmp_path / "run" / "results_2026.json").touch()
+    with pytest.raises(UsageError, match=r"the lock of .*, cannot be written.*TMPDIR"):
         add(runs, tmp_path / "leaderboard.csv")
+
+
+def test_a_command_longer_than_csv_is_read_with_is_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", answers("open"))
+    edited(path, system_instruction="x" * 140_000)
+    with pytest.raises(UsageError, match="data: is longer than the 131072 characters"):
+        add(path, tmp_path / "leaderboard.csv")
+    assert not (tmp_path / "leaderboard.csv").exists()
+
+
+def test_rows_that_would_not_be_sound_are_named_by_their_arm(tmp_path: Path) -> None:
+    file = tmp_path / "leaderboard.csv"
+    write_run(tmp_path / "bad", answers("open", model="tiny<b>"))
+    with pytest.raises(UsageError, match=r"leaderboard: tiny<b> .* at budget 0\.25, model: is 'ti"):
+        add(tmp_path / "bad", file)
+    runs = write_trio(tmp_path / "runs")
+    add(runs / "open", file)
+    add(runs / "page", file)
+    # The same inputs, and another verdict on one: Δ of the gated row, known here, does not fit.
+    better = [dataclasses.replace(t, correct=1.0, score=1.0) for t in answers("open")]
+    add(runs, file, "--replace")
+    write_run(tmp_path / "again" / "open", better)
+    # The row knows harm and more, which this run alone does not tell.
+    with pytest.raises(UsageError, match=r"at budget 0\.25 would lose the full cache.*gate=closed"):
+        add(tmp_path / "again", file, "--replace")
+    write_run(tmp_path / "again" / "closed", answers("closed"))
+    with pytest.raises(UsageError) as raised:
+        add(tmp_path / "again", file, "--replace")
+    told = str(raised.value)
+    assert "line" not in told.replace("leaderboard", "")
+    assert "its plain eviction, tiny page_ruler_4k snapkv open at budget 0.25, is -0.25." in told
+    assert told.startswith(
+        "these runs make no sound leaderboard: tiny page_ruler_4k snapkv page number at budget 0.25"
+    )

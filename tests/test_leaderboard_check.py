@@ -266,6 +266,18 @@ DAMAGES = {
     "no choice": row(change(GATED, compress="question"), "compress", "none of prompt, context"),
     "no JSON": row(change(GATED, evictor_args="{variant}"), "evictor_args", "not JSON"),
     "no JSON object": row(change(GATED, data="[1]"), "data", "not a JSON object"),
+    "JSON beyond reading": row(
+        change(GATED, data='{"a": ' + "[" * 60 + "]" * 60 + "}"), "data", "nested deeper than 50"
+    ),
+    "JSON that ends the reading": row(
+        change(GATED, gate_args='{"a":' + "[" * 40_000),
+        "gate_args",
+        "not JSON (it is nested too deeply)",
+    ),
+    "number that JSON has not": row(
+        change(GATED, gate_args='{"tau": NaN}'), "gate_args", "NaN is not JSON"
+    ),
+    "beyond counting": row(change(GATED, n="1" + "0" * 400), "n", "too large for a number"),
     "JSON in another order": row(
         change(GATED, data='{"b": 1, "a": 2}'), "data", "with sorted keys"
     ),
@@ -329,6 +341,13 @@ DAMAGES = {
     ),
     "command of another gate": row(
         command_with("gate=page", "gate=open"), "command", "it runs gate=open"
+    ),
+    "command of no budget": row(
+        command_with("budget=0.25", "budget={1}"), "command", "budget={1} is no share above 0."
+    ),
+    "command nested beyond reading": row(
+        command_with("pretrained=tiny,", "pretrained=" + "-" * 90_000 + "1,"),
+        *("command", "without readable --model_args and --tasks ("),
     ),
     "command of another budget": row(
         command_with("budget=0.25", "budget=0.5"), "command", "it runs budget=0.5"
@@ -422,7 +441,7 @@ def test_damage_is_found_where_it_is(file: Path, damage: Damage) -> None:
     line = f"{path}" if damage.line is None else f"{path} line {damage.line}"
     place = line + (f", {damage.column}" if damage.column else "")
     assert any(one.startswith(place) and damage.words in one for one in found), found
-    assert all(one.endswith(".") for one in found)
+    assert all(one.endswith(".") and not one.endswith("..") for one in found), found
     with pytest.raises(UsageError):
         read_board(file)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,13 @@ from torch.utils import collect_env
 
 from page_bench import plugin
 from page_bench.harness import TASKS_FOLDER
-from page_bench.leaderboard import command
+from page_bench.leaderboard import command, shell
+from page_bench.leaderboard.add import rows_of
 from page_bench.leaderboard.check import read_board
-from page_bench.leaderboard.reproduce import command_of, named_arm, without_folders, without_path
+from page_bench.leaderboard.paths import is_local, without_folders, without_path
+from page_bench.leaderboard.reproduce import command_of, named_arm
 from page_bench.leaderboard.row import Row
+from page_bench.leaderboard.run import read_finished
 from page_bench.sweep import command as sweep_command
 
 
@@ -125,14 +129,182 @@ def test_a_group_whose_tasks_were_run_is_named(tmp_path: Path) -> None:
     assert parsed(command_of(results)).tasks == ["page_outer", multikey]
 
 
-def test_paths_of_the_machine_are_cut_to_names() -> None:
-    paths = ["/a/b.json", "~/b.json", "./b.json", "../x/b.json", r"C:\x\b.json", "/a/b.json/"]
-    assert without_folders(paths) == ["b.json"] * len(paths)
-    kept = ["Qwen/Qwen2.5-1.5B-Instruct", "synthetic", 3, None, {"a": ["/b/c"]}]
-    assert without_folders(kept) == [*kept[:-1], {"a": ["c"]}]
+@pytest.mark.parametrize(
+    ("limit", "written", "read"),
+    [
+        (1_234_567.0, "1234567", 1_234_567),
+        (20.0, "20", 20),
+        (1.0, "1", 1),
+        (0.123456789, "0.123456789", 0.123456789),
+        (1e-05, "1e-05", 1e-05),
+    ],
+)
+def test_the_limit_is_written_in_full(
+    tmp_path: Path, limit: float, written: str, read: float
+) -> None:
+    text = command_of(results_with(tmp_path, config_limit=limit))
+    assert f" --limit {written} " in text
+    assert parsed(text).limit == read
+
+
+def test_the_number_of_examples_is_told_where_tasks_have_one_of_their_own(tmp_path: Path) -> None:
+    def told(**shots: int) -> Any:
+        results = results_with(tmp_path)
+        (config, *_) = results["configs"].values()
+        results |= {"configs": dict.fromkeys(shots, config), "n-shot": shots}
+        return parsed(command_of(results)).num_fewshot
+
+    assert told(gsm8k=0) == 0
+    assert told(gsm8k=5, arc_easy=5) == 5
+    assert told(gsm8k=5, arc_easy=0) is None
+    assert told(page_ruler_4k_vt=0) is None
+    # lm-eval leaves LongBench's 0 as it is.
+    assert told(page_longbench_qasper=0, gsm8k=3) == 3
+
+
+def test_examples_in_one_turn_are_told_where_a_template_would_part_them(tmp_path: Path) -> None:
+    results = results_with(tmp_path, fewshot_as_multiturn=False)
+    config = parsed(command_of(results))
+    assert (config.fewshot_as_multiturn, config.apply_chat_template) == (False, True)
+    assert named_arm(command_of(results))["gate"] == "page"
+    assert "multiturn" not in command_of({**results, "fewshot_as_multiturn": True})
+    results["config"]["page"]["chat_template"] = False
+    assert "multiturn" not in command_of(results)
+
+
+def test_a_token_is_never_published(tmp_path: Path) -> None:
+    args = {
+        "pretrained": "tiny",
+        "gate": "open",
+        "budget": 0.25,
+        "evictor": "snapkv",
+        "token": "hf_secret",
+    }
+    path = write_run(tmp_path / "run", answers("open"))
+    edited(path, config_model_args=args)
+    assert command.run(["add", str(tmp_path), "--file", str(tmp_path / "rows.csv")]) == 0
+    assert "hf_secret" not in (tmp_path / "rows.csv").read_text(encoding="utf-8")
+
+
+ODD = [
+    "a\nb\t'c' \\ \r",
+    "\u202eabc",
+    "\U000e0041",
+    "plain",
+    "it's $'x'",
+    "",
+    "$'a'",
+    'x"y\\z',
+    "né",
+]
+
+
+def test_a_shell_reads_the_words_of_a_command_as_they_were() -> None:
+    text = shell.joined(ODD)
+    assert not {c for c in text if ord(c) < 32 or c in "\u202e\U000e0041"}
+    assert shell.split(text) == ODD
+    asked = ["bash", "-c", f"printf '%s\\0' {text}"]
+    printed = subprocess.run(asked, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
+    assert printed.stdout.decode("utf-8").split("\0")[:-1] == ODD
+    for unclosed in ("a 'b", 'a "b', "a $'b\\'"):
+        with pytest.raises(ValueError, match="No closing quotation"):
+            shell.split(unclosed)
+
+
+def test_an_instruction_of_several_lines_can_be_added(tmp_path: Path) -> None:
+    told = "Answer in one word.\nIt's short;\tno \\n."
+    path = write_run(tmp_path / "run", answers("open"))
+    edited(path, system_instruction=told)
+    file = tmp_path / "board" / "leaderboard.csv"
+    assert command.run(["add", str(path), "--file", str(file)]) == 0
+    (row,) = read_board(file).rows
+    assert json.loads(str(row["data"]))["system_instruction"] == told
+    words = shell.split(str(row["command"]))
+    assert words[words.index("--system_instruction") + 1] == told
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/a/b.json", "~/b.json", "./b.json", "../x/b.json", r"C:\x\b.json", "/a/b.json/"),
+        *("x/y/b.json", "x/b.json", "file:///x/b.json", "file:x/b.json", "FILE:b.json"),
+        *("$HOME/b.json", r"\\host\x\b.json", r"x\y\b.json", "my x/y z/b.json", "x//b.json"),
+    ],
+)
+def test_paths_of_the_machine_are_cut_to_names(path: str) -> None:
+    assert without_folders({"one": [path]}) == {"one": ["b.json"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        *(("x/b.txt", "b.txt"), ("x/b.pt", "b.pt"), ("x/b.yaml", "b.yaml"), ("x/B.PT", "B.PT")),
+        *(("models/mine/tiny", "tiny"), ("models/tiny/", "tiny"), ("x/n.py:Norms", "n.py:Norms")),
+    ],
+)
+def test_relative_paths_are_told_by_their_parts_or_their_ending(path: str, name: str) -> None:
+    assert without_folders(path) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Qwen/Qwen2.5-1.5B-Instruct", "org/name", "tiny", "b.json", "synthetic", "</think>"),
+        *("https://host/x/b.json", "hf://datasets/org/name/b.json", "01/02/2026", "a: b", ""),
+        *("org/model.v2", 3, None, 0.5, True),
+    ],
+)
+def test_names_on_the_hub_and_addresses_stay(name: object) -> None:
+    assert without_folders([name]) == [name]
+
+
+def test_slashes_inside_a_repository_of_the_hub_stay() -> None:
+    inside = {"revision": "refs/pr/1", "subfolder": "a/b/c", "gguf_file": "x/y.gguf"}
+    assert without_folders(inside) == inside
+    assert without_folders({"gguf_file": "/home/me/y.gguf"}) == {"gguf_file": "y.gguf"}
+
+
+def test_classes_in_files_go_by_the_names_of_the_files() -> None:
     assert without_path("adakv(/x/norms.py:Norms)") == "adakv(norms.py:Norms)"
     assert without_path("/x/norms.py:Norms") == "norms.py:Norms"
+    assert without_path("x/norms.py:Norms") == "norms.py:Norms"
+    assert without_path("/x (y)/norms.py:Norms") == "norms.py:Norms"
+    assert without_path("/x/wrap.py:Wrap(snapkv)") == "wrap.py:Wrap(snapkv)"
+    assert without_path("adakv(/x/wrap.py:Wrap(/y/n.py:N))") == "adakv(wrap.py:Wrap(n.py:N))"
     assert without_path("adakv(snapkv)") == "adakv(snapkv)"
+    assert not is_local("adakv(snapkv)")
+
+
+def test_relative_paths_stay_out_of_rows_and_commands(tmp_path: Path) -> None:
+    model = "private/models/tiny revision=refs/pr/1 peft=private/x/adapter"
+    traces = answers(
+        "page",
+        model=model,
+        evictor="adakv(private/norms.py:Norms)",
+        granularity="head",
+        gate_args={"tau": 0.07, "table": "private/table.pt"},
+    )
+    path = write_run(tmp_path / "run", traces)
+    args: dict[str, Any] = {
+        "pretrained": "private/models/tiny",
+        "revision": "refs/pr/1",
+        "gate": "page",
+    }
+    args |= {"peft": "private/x/adapter", "evictor": traces[0].evictor, "tau": 0.07}
+    args |= {"budget": 0.25, "granularity": "head", "gate.table": "private/table.pt"}
+    edited(path, config_model_args=args)
+    results = json.loads(path.read_text(encoding="utf-8"))
+    for config in results["configs"].values():
+        config["metadata"]["squad"] = "private/sets/dev-v2.0.json"
+    edited(path, configs=results["configs"])
+    (row,) = rows_of(read_finished([path])).rows
+    assert "private" not in json.dumps(dict(row))
+    assert row["model"] == "tiny revision=refs/pr/1 peft=adapter"
+    assert row["evictor"] == "adakv(norms.py:Norms)"
+    read = parsed(str(row["command"]))
+    assert read.model_args["pretrained"] == "tiny"
+    assert read.model_args["revision"] == "refs/pr/1"
+    assert read.metadata["squad"] == "dev-v2.0.json"
 
 
 def test_a_command_says_which_arm_it_names(tmp_path: Path) -> None:

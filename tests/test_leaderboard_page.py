@@ -198,7 +198,7 @@ def test_names_cannot_end_the_data(hostile: Path) -> None:
     html = hostile.read_text(encoding="utf-8")
     assert HOSTILE not in html
     assert "<img" not in html
-    assert data_of(html)["groups"][0]["label"].startswith(HOSTILE)
+    assert data_of(html)["groups"][0]["name"] == HOSTILE
     assert [tag for tag, _ in Elements(html).tags].count("script") == 2
 
 
@@ -210,7 +210,7 @@ def test_names_stay_text_in_the_browser(hostile: Path, tmp_path: Path) -> None:
         assert one.get("document.querySelectorAll('img').length") == 0
         assert one.get("window.hit === undefined") is True
         assert one.get("document.querySelector('pre code').textContent") == HOSTILE
-        assert one.get("document.querySelector('#group-title bdi').textContent").startswith(HOSTILE)
+        assert one.get("document.querySelector('#group-title bdi').textContent") == HOSTILE
         # A name that turns the writing direction around does so inside its own element only.
         assert column(one, "evictor")[0].startswith(RIGHT_TO_LEFT)
         assert one.get("document.querySelector('td.c-evictor').firstChild.tagName") == "BDI"
@@ -221,6 +221,7 @@ def test_names_stay_text_in_the_browser(hostile: Path, tmp_path: Path) -> None:
 def test_rows_stand_in_their_ranking_until_a_column_is_chosen(shown: Page, file: Path) -> None:
     ranked = next(g for g in groups(read_board(file).rows) if g.key["model"] == "tiny")
     ids = "[...document.querySelectorAll('tr[data-row]')].map(row => row.dataset.row)"
+    cells = "[...document.querySelectorAll('#table td.c-{}')].map(cell => cell.textContent)"
     assert shown.get(ids) == [place.row["row"] for own in ranked.bins for place in own.places]
     assert column(shown, "rank") == [p.shown for own in ranked.bins for p in own.places]
     bins = shown.get("[...document.querySelectorAll('.bin th')].map(th => th.textContent)")
@@ -231,6 +232,11 @@ def test_rows_stand_in_their_ranking_until_a_column_is_chosen(shown: Page, file:
     assert values == sorted(values, reverse=True)
     assert len(values) == ARMS
     assert shown.get("document.querySelectorAll('.bin').length") == 0
+    # Bins are mixed now, so each rank says which it is of.
+    ranks = dict(zip(shown.get(ids), shown.get(cells.format("rank")), strict=True))
+    assert ranks == {
+        p.row["row"]: f"{p.shown}kept KV {own.label}" for own in ranked.bins for p in own.places
+    }
     shown.get(button.format("correct"))
     assert [float(text) for text in column(shown, "correct")] == values[::-1]
     sort = "document.querySelector('th[data-key={}]').getAttribute('aria-sort')"
@@ -323,6 +329,90 @@ def test_filters_narrow_the_table_and_the_charts(shown: Page) -> None:
     assert "No row fits" in shown.get("document.getElementById('frontier').textContent")
     shown.get("document.querySelector('[type=reset]').click()")
     assert len(column(shown, "rank")) == ARMS
+
+
+@needs_browser
+def test_words_find_the_rows_that_they_mean(shown: Page, file: Path) -> None:
+    rows = {str(r["row"]): r for r in read_board(file).rows if r["model"] == "tiny"}
+
+    def found(words: str) -> list[dict[str, Any]]:
+        ids = shown.get(
+            "(() => { const field = document.getElementById('find'); "
+            f"field.value = {json.dumps(words)}; field.dispatchEvent(new Event('input')); "
+            "return [...document.querySelectorAll('tr[data-row]')].map(row => row.dataset.row); "
+            "})()"
+        )
+        return [dict(rows[name]) for name in ids]
+
+    def where(**values: Any) -> list[dict[str, Any]]:
+        return [dict(r) for r in rows.values() if all(r[k] == v for k, v in values.items())]
+
+    def same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
+        return bool(one) and {r["row"] for r in one} == {r["row"] for r in other}
+
+    assert same(found("tau=0.07"), where(gate="page"))
+    assert same(found("τ=0.07 evictor=h2o"), where(gate="page", evictor="h2o"))
+    assert same(found("TAU=number"), where(gate="page"))
+    # Neither a part of a number nor the default of a command that the row is not of.
+    assert found("tau=0.0") == found("0.0") == found("budget=0.1") == found("0.1") == []
+    assert same(found("budget=0.125"), where(budget=0.125))
+    assert same(found("gate=closed"), where(gate="closed"))
+    assert same(found("budget=1"), where(gate="closed"))
+    measured = where(evictor="snapkv", gate="open", budget=0.5)
+    assert same(found(f"correct={measured[0]['correct']:.3f} snapkv gate=open"), measured)
+    assert same(found("kept-kv=0.5"), where(kept_kv=0.5))
+    assert same(found("tasks=vt"), where())
+    assert found("tasks=v") == []
+    # Whatever else stands in a command.
+    assert same(found("--limit"), where())
+    assert found("") == found("  ")
+    # Nothing that is typed is a pattern.
+    for words in ("(", "\\d", "x-y=1", "-0.5", "a/b=[", "tasks=.t", "tau=-0.5"):
+        assert found(words) == [], words
+
+
+@needs_browser
+def test_a_name_from_right_to_left_turns_nothing_else(
+    file: Path, window: Page, tmp_path: Path
+) -> None:
+    name = "\u05d3\u05d2\u05dd-\u05d0"
+    board = read_board(file)
+    first = next(row for row in board.rows if row["gate"] == "page")
+    row = sealed({**first, "model": name})
+    tasks = tuple({**t, "row": row["row"]} for t in board.tasks_of(first))
+    path = tmp_path / "index.html"
+    path.write_text(page(Board((row,), tasks)), encoding="utf-8")
+    window.open(path)
+    title = "document.getElementById('group-title')"
+    assert window.get(f"{title}.firstChild.textContent") == name
+    assert window.get(f"{title}.childNodes.length") == 2
+    # The rest reads on from left to right: its first letter is right of the name.
+    left = window.get(
+        f"(() => {{ const range = document.createRange(); const rest = {title}.lastChild; "
+        "range.setStart(rest, 1); range.setEnd(rest, 2); "
+        f"return range.getBoundingClientRect().left - {title}.firstChild"
+        ".getBoundingClientRect().right; })()"
+    )
+    assert left >= 0
+    text = window.get("document.querySelector('#group option').textContent")
+    assert text.startswith(f"\u2068{name}\u2069 (")
+    assert window.problems == []
+
+
+@needs_browser
+def test_the_note_below_the_table_is_read_on_a_narrow_screen(file: Path, window: Page) -> None:
+    size = {"width": 500, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    window.call("Emulation.setDeviceMetricsOverride", **size)
+    try:
+        window.open(file.with_name("index.html"))
+        note = "document.getElementById('table-note')"
+        assert window.get(f"{note}.getBoundingClientRect().right") <= 500
+        assert window.get(f"{note}.closest('.scroll')") is None
+        assert window.get("document.getElementById('table').offsetWidth") > 500
+        described = "document.getElementById('table').getAttribute('aria-describedby')"
+        assert window.get(described) == "table-note"
+    finally:
+        window.call("Emulation.clearDeviceMetricsOverride")
 
 
 @needs_browser

@@ -231,3 +231,8 @@ def test_prefills_stand_apart_where_d_differs() -> None:
 
 def test_an_estimate_without_a_value_says_so() -> None:
     assert str(Estimate(math.nan, math.nan, math.nan, 0, "wilson")) == "– (n=0)"
+
+
+def test_a_gate_that_opens_on_half_is_mostly_open() -> None:
+    toys = [Toy("vt", i, 1.0, {0.25: 1.0, 0.5: 1.0}, open=i < 2) for i in range(4)]
+    assert gatings(toy_cell(toys))[0].call == OPEN

@@ -153,3 +153,15 @@ def test_bins_are_equal_thirds() -> None:
     assert head_agreement_drop(agreement) == 0.75  # L = 7: two layers each, the middle unread
     assert math.isnan(head_agreement_drop(agreement[:2]))
     assert math.isnan(float(head_agreement(torch.rand(3, 1, 40))[0]))
+
+
+def test_the_factor_that_the_model_gives_is_used() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(4, 20, 16, generator=generator)
+    key = torch.randn(2, 20, 16, generator=generator)
+    module = tiny_model("llama").model.layers[0].self_attn
+    recorder = attention.AttentionRecorder(8, [0])
+    recorder.record(module, query[None], key[None], 0.7)
+    assert recorder.scaling[0] == 0.7
+    expected = causal.attention_sums(query[:, -8:], key, 0.7) / 8
+    assert torch.equal(recorder.window_attention[0], expected)

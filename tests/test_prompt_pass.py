@@ -12,7 +12,7 @@ from test_sliding_windows import model_of
 from tiny_models import FAMILIES, randomised, small_config, tiny_tokenizer
 from transformers import PreTrainedModel
 
-from page_bench import prompt_pass
+from page_bench import keep_jobs, prompt_pass
 from page_bench.attention import MEAN_ALONE
 from page_bench.config import PageConfig
 from page_bench.decode import AnswerRequest, Decoded, decode
@@ -96,7 +96,7 @@ def test_rows_have_room_for_the_answer_in_the_memory_that_is_free(
     given = dataclasses.replace(given, request=request)
     arms = [arm(budget=0.2 + i / 100) for i in range(10)]
     free = 20 * 2**20
-    monkeypatch.setattr(prompt_pass, "_free_bytes", lambda device: free)
+    monkeypatch.setattr(keep_jobs, "_free_bytes", lambda device: free)
     monkeypatch.setattr(
         prompt_pass, "decode", lambda model, rows, *_: [Decoded([1], 0.0)] * len(rows)
     )

@@ -181,7 +181,7 @@ def test_the_tokenizer_is_the_models_own(
     load_tokenizer.cache_clear()
     rows("needle_word", **metadata)
     load_tokenizer.cache_clear()
-    assert seen == [(loaded, options)]
+    assert seen == [(loaded, {"trust_remote_code": False, **options})]
 
 
 class Parrot(LM):

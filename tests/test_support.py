@@ -33,6 +33,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from page_bench.errors import UsageError
+from page_bench.profile import DropOptions
 from page_bench.support import check_config, check_gate, check_model
 
 FULL = {"layer_types": ["full_attention"] * 4}
@@ -399,7 +400,11 @@ def test_models_inside_an_adapter_are_checked() -> None:
 
 
 def test_gate_page_needs_three_layers_and_two_heads() -> None:
-    check_gate(small_config("llama", num_hidden_layers=3), "page")
+    three = small_config("llama", num_hidden_layers=3)
+    check_gate(three, "page")
+    for options in (DropOptions(bins="quarter"), DropOptions(layer_stride=3)):
+        with pytest.raises(UsageError, match="leave no layer to compare of the 3 with full"):
+            check_gate(three, "page", options)
     shallow = small_config("llama", num_hidden_layers=2)
     with pytest.raises(
         UsageError, match=r"at least 3 layers with full attention and 2 query heads, but .* 2 and 4"

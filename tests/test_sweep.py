@@ -660,3 +660,14 @@ def test_an_arm_without_its_trace_is_not_finished(
     assert [is_finished(arm) for arm in arms] == [False] + [True] * 7
     assert run(file, out) == 0
     assert contents(arms[0].folder) == contents(whole / arms[0].name)
+
+
+def test_the_same_run_twice_writes_the_same(tmp_path: Path, model: str) -> None:
+    file = sweep_file(tmp_path / "sweep.yaml", model, gate={"values": ["page"]})
+    (arm,) = arms_of(read_sweep(file), tmp_path / "out")
+    # As text, so that every digit counts.
+    first, second = (
+        repr(sorted(alone(arm, tmp_path / name).items())) for name in ("first", "second")
+    )
+    assert first == second
+    assert "page_bench_commit" in first

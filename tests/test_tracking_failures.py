@@ -167,7 +167,8 @@ def test_a_killed_core_costs_warnings_alone(
     assert is_complete(out)
     assert results_of(out)["results"] == results_of(whole)["results"]
     told = warnings_of(out)
-    assert any("the table of samples" in t and "Connection lost" in t for t in told)
+    # Lost, or reset by the peer.
+    assert any("the table of samples" in t and "Connection" in t for t in told)
     assert any("lm-eval's results" in t for t in told)
     shown = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert any("W&B did not take" in text for text in shown)

@@ -239,6 +239,8 @@ _SMALL: dict[str, Any] = {
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
+    "vocab_size_per_layer_input": 128,
+    "hidden_size_per_layer_input": 16,
     # Names of older configurations.
     "n_embd": 64,
     "n_layer": 4,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 
 from page_bench.analysis.intervals import DRAWS, SEED
 from page_bench.analysis.outcomes import METRICS
@@ -14,6 +13,7 @@ from page_bench.calibration.match import POLICIES
 from page_bench.errors import UsageError
 from page_bench.gating.gates import GATES
 from page_bench.gating.rules import CAPACITY_BOUND, MIDPOINT_SIZE, OPEN_RATE, THETA_Z
+from page_bench.user_path import user_path
 
 ABLATIONS = ("bins", "layers", "head_pairs", "signals")
 LEAST_DRAWS = 100
@@ -61,7 +61,7 @@ def check_mode(args: argparse.Namespace) -> None:
 
 
 def tau_of(args: argparse.Namespace) -> Tau:
-    calibration = None if args.calibration is None else Path(args.calibration).expanduser()
+    calibration = None if args.calibration is None else user_path(args.calibration, "--calibration")
     return Tau(
         args.tau,
         args.theta_z,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from page_bench import json_text
 from page_bench.analysis.runs import TRACE_PATTERN
 
 Kind = Literal["gated", "arms", "memory", "agreement"]
@@ -88,12 +89,14 @@ def read_log(path: Path) -> Log:
     whole = found
     if kind is not None:
         wanted = dict(_FIELDS[kind])
+        optional = {"correct_full"} - wanted.keys()
         if kind == "arms":
             arms = [key.removeprefix(ARM) for key in found[0][1] if key.startswith(ARM)]
             wanted |= {f"{ARM}{arm}": bool for arm in arms}
             wanted |= {f"n_kept_{arm}": (int, float) for arm in arms}
-        whole = [(number, row) for number, row in found if _has(row, wanted)]
-        broken += [number for number, row in found if not _has(row, wanted)]
+            optional = {f"correct_gated_{arm}" for arm in arms}
+        whole = [(n, row) for n, row in found if _is_whole(row, wanted, optional)]
+        broken += [n for n, row in found if not _is_whole(row, wanted, optional)]
     return Log(path, kind, [r for _, r in whole], [n for n, _ in whole], sorted(broken), why)
 
 
@@ -142,9 +145,25 @@ def _has(row: dict[str, Any], fields: dict[str, Any]) -> bool:
     )
 
 
+def _is_whole(row: dict[str, Any], fields: dict[str, Any], optional: Iterable[str]) -> bool:
+    """Whether a row has all fields, numbers where they are due, and a verdict or nothing else.
+
+    D alone may be no number, which opens no gate.
+    """
+    if not _has(row, fields) or any(type(row.get(n)) not in (bool, type(None)) for n in optional):
+        return False
+    layers = row.get("head_agreement_per_layer", []) if "head_agreement_per_layer" in fields else []
+    numbers = [row[name] for name in fields if name != "drop" and type(row[name]) is float]
+    return (
+        not math.isinf(row.get("drop", 0) if "drop" in fields else 0)
+        and all(type(value) in (int, float) for value in layers)
+        and all(map(math.isfinite, [*numbers, *layers]))
+    )
+
+
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
+        row = json_text.parse(line, nan=True, twice=True)
     except ValueError:
         return None
     return row if isinstance(row, dict) else None

@@ -55,6 +55,8 @@ def tables_of(log: Log, least_inputs: int) -> tuple[list[LogTable], list[str]]:
     Raises:
         UsageError: the file cannot be relied on; the sentence says why.
     """
+    if not log.rows:
+        raise UsageError("no line of it is whole.")
     notes = []
     if log.unreadable:
         notes.append(

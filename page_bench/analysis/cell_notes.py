@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from page_bench.analysis.cells import Cell
 from page_bench.gating.threshold import SMALL_PILOT
-
-NOTHING = 0.05
-"""A full cache this rarely right leaves nothing that eviction could cost."""
+from page_bench.summary import hardly_right
 
 
 def cell_notes(cells: Sequence[Cell]) -> list[str]:
@@ -21,17 +19,9 @@ def cell_notes(cells: Sequence[Cell]) -> list[str]:
 
 
 def _useless(cell: Cell) -> list[str]:
-    full = cell.rows.drop_duplicates("input").groupby("task")["full"].agg(["mean", "size"])
-    low = full[full["mean"] <= NOTHING]
-    if low.empty:
-        return []
-    said = ", ".join(
-        f"{task} {row['mean']:.2f} of {row['size']:.0f}" for task, row in low.iterrows()
-    )
-    return [
-        f"{_place(cell)}: even the full cache is hardly ever right ({said}): the model cannot do "
-        f"the task, or its answers were cut or scored wrongly."
-    ]
+    rows = cell.rows.drop_duplicates("input").sort_values("task", kind="stable")
+    warning = hardly_right(zip(rows["task"], rows["full"], strict=True))
+    return [] if warning is None else [f"{_place(cell)}: {warning}"]
 
 
 def _same_budgets(cell: Cell) -> list[str]:

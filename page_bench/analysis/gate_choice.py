@@ -8,6 +8,7 @@ from page_bench.analysis.regate import Tau
 from page_bench.errors import UsageError
 from page_bench.gating.gate import Gate
 from page_bench.gating.signal_gates import Page
+from page_bench.user_path import is_there
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,8 @@ class Place:
         Raises:
             UsageError: a name that is none, or a seed that is no whole number.
         """
-        from pathlib import Path
-
         before, colon, path = word.partition(":")
-        if not colon or "=" not in before or "/" in before or Path(word).expanduser().exists():
+        if not colon or "=" not in before or "/" in before or is_there(word):
             return cls(word)
         names = dict(part.partition("=")[::2] for part in before.split(","))
         seed = names.pop("seed", None)

@@ -5,21 +5,40 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import types
 import typing
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from page_bench import json_text
 from page_bench.errors import UsageError
 from page_bench.trace import SCHEMA_VERSION, Trace
+from page_bench.user_path import user_path
 
 TRACE_PATTERN = "trace_*.jsonl"
 UNSAID = "unsaid"
 """Wording of a prompt where its record does not say."""
 
+_LONGEST_S, _LARGEST_SCORE = 1e9, 1e6
+_HEX = re.compile(r"[0-9a-f]{64}")
+_POSSIBLE: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("budget", "kept_kv"), lambda share: 0 < share <= 1),
+    **dict.fromkeys(("prompt_tokens", "decode_rows"), lambda count: count >= 1),
+    **dict.fromkeys(("doc_id", "repeat"), lambda number: number >= 0),
+    **dict.fromkeys(("correct", "correct_paper"), lambda share: share is None or 0 <= share <= 1),
+    **dict.fromkeys(
+        ("prefill_s", "gate_s", "evict_s", "decode_s", "discarded_s"),
+        lambda seconds: not (seconds < 0 or seconds > _LONGEST_S),
+    ),
+    "score": lambda score: score is None or not abs(score) > _LARGEST_SCORE,
+    "drop": lambda drop: not abs(drop) > 1,
+    "prompt_sha256": lambda text: _HEX.fullmatch(text) is not None,
+}
+"""What a run can have recorded, where other values would end in numbers that mean nothing."""
 _SORTED = json.JSONEncoder(sort_keys=True)
 
 
@@ -145,7 +164,7 @@ def trace_files(places: Sequence[str | Path]) -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for place in places:
-        path = Path(place).expanduser()
+        path = user_path(place)
         if path.is_dir():
             files = sorted(path.rglob(TRACE_PATTERN))
             if not files:
@@ -174,7 +193,7 @@ def read_traces(path: Path, without: Collection[str] = ()) -> list[Record]:
     """
     records = []
     # Only "\n" ends a line: an answer may hold anything else.
-    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             trace = parse_trace(line, f"{path} line {number}", without)
             records.append(Record(trace, path, number))
@@ -183,7 +202,7 @@ def read_traces(path: Path, without: Collection[str] = ()) -> list[Record]:
     return records
 
 
-def parse_trace(line: str, where: str = "the line", without: Collection[str] = ()) -> Trace:
+def parse_trace(line: str | bytes, where: str = "the line", without: Collection[str] = ()) -> Trace:
     """The trace that `Trace.to_json` wrote; null stands for NaN where a number is due.
 
     Args:
@@ -195,7 +214,7 @@ def parse_trace(line: str, where: str = "the line", without: Collection[str] = (
         UsageError: it is not complete, of another schema version, or has other fields or types.
     """
     try:
-        row = json.loads(line)
+        row = json_text.parse(line)
     except ValueError as error:
         raise UsageError(
             f"{where} is not complete JSON ({error}), as when a run was killed while writing; "
@@ -226,6 +245,9 @@ def parse_trace(line: str, where: str = "the line", without: Collection[str] = (
             raise UsageError(
                 f"{where}: {name} is {given!r:.60}, not {_name(hints[name])}; run again."
             ) from error
+    for name, fits in _POSSIBLE.items():
+        if name in values and not fits(values[name]):
+            raise UsageError(f"{where}: {name} cannot be {values[name]!r:.60}; leave the run out.")
     return Trace(**values)
 
 

@@ -14,6 +14,7 @@ from page_bench.analysis.intervals import DRAWS, SEED, Estimate
 from page_bench.analysis.outcomes import Outcomes, rates
 from page_bench.errors import UsageError
 from page_bench.gating.threshold import Side
+from page_bench.user_path import user_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -189,7 +190,7 @@ def figure_path(name: str) -> Path:
     Raises:
         UsageError: of a format that is not written, or in a folder that is not there.
     """
-    path = Path(name).expanduser()
+    path = user_path(name, "--figure")
     if path.suffix.lower() not in FIGURE_FORMATS:
         raise UsageError(f"--figure {name} is no file name in {' or '.join(FIGURE_FORMATS)}.")
     if not path.parent.is_dir():

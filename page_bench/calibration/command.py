@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from page_bench import json_text
 from page_bench.argument_types import share, whole_number
 from page_bench.calibration.documents import Request
 from page_bench.calibration.pilots import PILOTS
@@ -18,6 +17,7 @@ from page_bench.gating.rules import MIDPOINT_SIZE, OPEN_RATE, THETA_Z
 from page_bench.gating.threshold import PILOT_SEED
 from page_bench.harness import MODEL
 from page_bench.trace import writable_folder
+from page_bench.user_path import user_path
 
 _EPILOG = """\
 use it:  lm_eval --model page_hf --model_args tau=zscore,calibration=FILE,… --limit N …
@@ -32,7 +32,7 @@ def run(argv: Sequence[str], task_manager: Any = None) -> int:
         task_manager: see `pilot_run.measure`.
     """
     args = _parser().parse_args(list(argv))
-    output = Path(args.output).expanduser()
+    output = user_path(args.output, "--output")
     writable_folder(str(output.parent))  # before the model is loaded
     if output.is_dir():
         raise UsageError(f"--output {output} is a folder; name a file.")
@@ -85,7 +85,7 @@ def _model_args(model: str | None, more: str) -> dict[str, Any]:
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = json_text.parse(text)
     except ValueError as error:
         raise UsageError(f"--metadata {text} is not JSON ({error}); give an object.") from error
     if not isinstance(value, dict):

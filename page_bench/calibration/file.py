@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from page_bench import json_text
 from page_bench.calibration.fingerprint import Fingerprint
 from page_bench.calibration.record import Misfit, read
 from page_bench.errors import UsageError
@@ -154,14 +155,14 @@ def load(path: Path) -> Calibration:
             been edited so that its parts disagree.
     """
     try:
-        record = json.loads(path.read_text("utf-8"), parse_constant=_no_number)
+        record = json_text.parse(path.read_bytes())
     except OSError as error:
         raise UsageError(
             f"the calibration {path} cannot be read ({error.strerror or error}); give the file "
             f"that `page-bench calibrate` wrote."
         ) from error
     except ValueError as error:
-        raise _not_ours(path, "it is not JSON") from error
+        raise _not_ours(path, f"it is not JSON: {error}") from error
     if not isinstance(record, dict) or "format" not in record:
         raise _not_ours(path, "it has no format")
     if record["format"] != FORMAT:
@@ -281,10 +282,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is not JSON")
 
 
 def _not_ours(path: Path, why: str) -> UsageError:

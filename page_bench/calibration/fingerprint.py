@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
 SAMPLED = 64
 """Numbers of each parameter that enter the hash, evenly spaced from first to last."""
@@ -53,16 +53,20 @@ def model_fingerprint(model: Any) -> Fingerprint:
 def _essence(value: Any) -> Any:
     if isinstance(value, dict):
         return {
-            str(k): _essence(v)
+            # Of quantised weights every word counts.
+            str(k): v if k == "quantization_config" else _essence(v)
             for k, v in value.items()
             if k not in _NOT_THE_MODEL and not str(k).startswith("_")
         }
     return [_essence(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _sample(parameter: nn.Parameter) -> bytes:
+def _sample(parameter: Tensor) -> bytes:
     if parameter.is_meta or not parameter.numel():
         return b""
+    if (parts := getattr(parameter, "__tensor_flatten__", None)) is not None:
+        # Quantised weights that are no plain tensor; not all of them can be indexed.
+        return b"".join(_sample(getattr(parameter, name)) for name in parts()[0])
     numbers = parameter.detach().reshape(-1)
     places = torch.linspace(
         0, len(numbers) - 1, min(SAMPLED, len(numbers)), dtype=torch.float64

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from page_bench.config import PageConfig, budget_for
 from page_bench.doctor import references
-from page_bench.doctor.subject import GREEDY, Subject
+from page_bench.doctor.arms import TRIED_BUDGET, evicting, kept_by, planned
+from page_bench.doctor.subject import Subject
+from page_bench.doctor.together import decoded_together
 from page_bench.doctor.verdict import Status, Verdict
-from page_bench.eviction import KeepPlan, evict, positions_to_keep
-from page_bench.prefill import Prefill, prefill
-from page_bench.scoring import Scorer
+from page_bench.errors import UsageError
+from page_bench.eviction import evict
+from page_bench.quantization import weights_name
 
 Check = Callable[[Subject], Verdict]
 
@@ -28,20 +29,17 @@ NEAR_DROP_IN_HALF = 0.03
 """The paper's authors saw 0.015 between SDPA and eager attention in bf16."""
 TIED = 0.01
 """Above this share of rows decided by ties, what is kept depends on the order of positions."""
-TRIED_BUDGET = 0.25
 
 
 def plain_generation(subject: Subject) -> Verdict:
     """Whether nothing evicted is nothing changed: `gate=closed` and budget 1 against `generate`."""
-    expected, logits = references.generated(
-        subject.lm.model, subject.ids, subject.new_tokens, GREEDY
-    )
+    expected, logits = subject.expected()
     worst, places = 0.0, []
     for name, page in (
         ("gate=closed", replace(subject.page, gate="closed")),
         ("budget=1", replace(subject.page, budget=1.0)),
     ):
-        gap, place = _first_gap(subject.answer(page).answer.answer_ids, expected, logits)
+        gap, place = references.first_gap(subject.answer(page).answer.answer_ids, expected, logits)
         worst = max(worst, gap)
         places += [] if place is None else [f"{name} at token {place + 1}"]
     figures: dict[str, Any] = {"new_tokens": len(expected), "largest_gap": worst}
@@ -61,7 +59,8 @@ def drop_against_eager(subject: Subject) -> Verdict:
     third = len(seen.agreement) // 3
     if not third:
         return Verdict("skip", f"{len(seen.agreement)} layers have no thirds to compare")
-    expected = references.eager_agreement(subject.model, subject.ids, page.window, page.top_k)
+    with subject.precision():
+        expected = references.eager_agreement(subject.model, subject.ids, page.window, page.top_k)
     drop = sum(expected[:third]) / third - sum(expected[-third:]) / third
     layers = [abs(a - b) for a, b in zip(seen.agreement, expected, strict=True)]
     recorded = sum(seen.agreement[:third]) / third - sum(seen.agreement[-third:]) / third
@@ -70,7 +69,7 @@ def drop_against_eager(subject: Subject) -> Verdict:
     said = f"D {seen.drop:.5f}, eager {drop:.5f}; agreement of a layer differs by {max(layers):.2g}"
     if gap <= EXACT_DROP:
         return Verdict("pass", said, figures)
-    half = subject.model.dtype != torch.float32
+    half = subject.computes_in != torch.float32
     if gap <= (NEAR_DROP_IN_HALF if half else NEAR_DROP):
         belongs = "; τ belongs to this dtype and attention implementation" if half else ""
         return Verdict("warn", said + belongs, figures)
@@ -81,10 +80,10 @@ def masking_equals_removal(subject: Subject) -> Verdict:
     """Whether evicted entries are gone as if masked, and every key keeps its true position."""
     if subject.slides:
         return Verdict("skip", "some layers see a sliding window only")
-    length, worst, controls = subject.ids.shape[1], 0.0, []
+    length, worst, parted, controls = subject.ids.shape[1], 0.0, False, []
     names = ["streamingllm", subject.page.evictor]
     for name in dict.fromkeys(names):
-        page = _evicting(subject, name)
+        page = evicting(subject, name)
         n_keep = budget_for(page, length)
         if not isinstance(n_keep, int):
             return Verdict("skip", f"the prompt is too short to evict from ({n_keep})")
@@ -93,28 +92,28 @@ def masking_equals_removal(subject: Subject) -> Verdict:
             # Known without asking the evictor: sinks, and the end of the prompt.
             keep = [*range(page.n_sink), *range(length - n_keep + page.n_sink, length)]
         else:
-            keep = _kept_by(subject, page)
-        asked = (subject.model, subject.ids, keep, subject.new_tokens, subject.ends)
-        tokens, logits = references.masked(*asked)
-        gap, place = _first_gap(answer.answer_ids, tokens, logits)
+            keep = kept_by(subject, page)
+        tokens, logits = subject.expected(keep)
+        gap, place = references.first_gap(answer.answer_ids, tokens, logits)
         if place is None:
             gap = abs(answer.mean_token_entropy - references.mean_entropy(logits))
-        worst = max(worst, gap)
-        _, shifted = references.masked(*asked, shift=n_keep - length)
+        worst, parted = max(worst, gap), parted or place is not None
+        _, shifted = subject.expected(keep, shift=n_keep - length)
         entropies = [references.mean_entropy(one) for one in (shifted, logits)]
         controls.append(abs(entropies[0] - entropies[1]))
     figures: dict[str, Any] = {
         "largest_gap": worst,
         "gap_of_shifted_positions": min(controls),
     }
-    said = f"answers equal, entropies to {worst:.2g}; shifted positions would differ by " + (
-        f"{min(controls):.2g}"
+    said = (
+        "answers part at a near tie, logits apart by" if parted else "answers equal, entropies to"
     )
+    said = f"{said} {worst:.2g}; shifted positions would differ by {min(controls):.2g}"
     if worst > subject.closeness:
         return Verdict("fail", f"removal and masking differ by {worst:.2g}", figures)
     if min(controls) <= subject.closeness:
         return Verdict("warn", f"{said}, so this model shows no wrong positions", figures)
-    return Verdict("pass", said, figures)
+    return Verdict("warn" if parted else "pass", said, figures)
 
 
 def positions(subject: Subject) -> Verdict:
@@ -123,10 +122,13 @@ def positions(subject: Subject) -> Verdict:
     wrong = []
     for name, page, first in (
         ("gate=closed", replace(subject.page, gate="closed"), length),
-        ("evicted", _evicting(subject, subject.page.evictor), length - 1),
+        ("evicted", evicting(subject, subject.page.evictor), length - 1),
     ):
-        with _positions_of(subject.model) as seen:
+        with _positions_of(subject.model) as calls:
             subject.answer(page)
+        if not calls:
+            return Verdict("skip", "the adapter runs the model in a way that is not seen here")
+        seen = [position for call in calls for position in call]
         expected = list(range(first, length + subject.new_tokens - 1))
         if seen != expected:
             wrong.append(f"{name} {seen[:3]} for {expected[:3]}")
@@ -159,13 +161,13 @@ def tied_scores(subject: Subject) -> Verdict:
     page, model = replace(subject.page, budget=TRIED_BUDGET), subject.model
     if not isinstance(budget_for(page, subject.ids.shape[1]), int):
         return Verdict("skip", "the prompt is too short to evict from")
-    dtype = str(model.dtype).removeprefix("torch.")
-    figures: dict[str, Any] = {dtype: _tied(subject, page)}
-    if model.dtype != torch.float32:
+    figures: dict[str, Any] = {subject.lm.model_facts().dtype: _tied(subject, page)}
+    plain = weights_name(model) is None and subject.lm.mixed_precision_dtype is None
+    if plain and model.dtype != torch.float32:
         try:
             with references.in_fp32(model):
                 figures["float32"] = _tied(subject, page)
-        except (RuntimeError, ValueError) as error:  # no memory, or quantised weights
+        except RuntimeError as error:  # no memory
             figures["float32"] = None
             figures["float32_not_tried"] = str(error).partition("\n")[0][:120]
     share = max(value for value in figures.values() if isinstance(value, float))
@@ -178,11 +180,11 @@ def tied_scores(subject: Subject) -> Verdict:
 
 def bytes_freed(subject: Subject) -> Verdict:
     """Whether the kept-KV that is reported is what the memory shows."""
-    page, length = _evicting(subject, subject.page.evictor), subject.ids.shape[1]
+    page, length = evicting(subject, subject.page.evictor), subject.ids.shape[1]
     outcome = subject.answer(page)
     answer, seen = outcome.answer, outcome.seen
     with subject.engine(page):
-        filled, plan = _planned(subject, page)
+        filled, plan = planned(subject, page)
         if isinstance(plan, str):
             return Verdict("skip", f"nothing is evicted ({plan})")
         room = subject.new_tokens
@@ -197,46 +199,24 @@ def bytes_freed(subject: Subject) -> Verdict:
     return Verdict("fail", f"{said}, {counted:,} counted", figures)
 
 
+def outcome(check: Check, subject: Subject) -> Verdict:
+    """What a check finds; what cannot be run, and a fault of ours that shows itself, is a fail."""
+    try:
+        return check(subject)
+    except (UsageError, RuntimeError) as error:
+        return Verdict("fail", str(error).partition("\n")[0])
+
+
 CHECKS: dict[str, Check] = {
     "plain_generation": plain_generation,
     "drop_against_eager": drop_against_eager,
     "masking_equals_removal": masking_equals_removal,
+    "decoded_together": decoded_together,
     "positions": positions,
     "one_bos": one_bos,
     "tied_scores": tied_scores,
     "bytes_freed": bytes_freed,
 }
-
-
-def _evicting(subject: Subject, evictor: str) -> PageConfig:
-    """The arm at a budget that evicts; another evictor comes without options."""
-    page = subject.page if subject.page.budget < 1 else replace(subject.page, budget=TRIED_BUDGET)
-    if evictor == page.evictor:
-        return page
-    return replace(page, evictor=evictor, evictor_args={})
-
-
-def _planned(subject: Subject, page: PageConfig) -> tuple[Prefill, KeepPlan | str]:
-    """The prompt after its prefill, and the arm's keep sets."""
-    evictor, n_keep = page.make_evictor(), budget_for(page, subject.ids.shape[1])
-    filled = prefill(
-        subject.lm.model,
-        subject.ids,
-        window=page.window,
-        room=subject.new_tokens,
-        scorers=[Scorer(evictor, n_keep)] if isinstance(n_keep, int) else [],
-        prompt_seed=subject.prompt.seed,
-    )
-    return filled, positions_to_keep(evictor, filled, page)
-
-
-def _kept_by(subject: Subject, page: PageConfig) -> list[int]:
-    with subject.engine(page):
-        _, plan = _planned(subject, page)
-    if isinstance(plan, str):
-        return list(range(subject.ids.shape[1]))
-    kept: list[int] = plan.members[0, 0].nonzero().flatten().tolist()
-    return kept
 
 
 def _tied(subject: Subject, page: PageConfig) -> float:
@@ -245,7 +225,7 @@ def _tied(subject: Subject, page: PageConfig) -> float:
     n_keep = budget_for(page, length)
     assert isinstance(n_keep, int)
     with subject.engine(page):
-        filled, _ = _planned(subject, page)
+        filled, _ = planned(subject, page)
         rows = [layer.score for layer in filled.scored_by(page.make_evictor(), n_keep)]
     free = torch.cat([row.cpu() for row in rows])[:, page.n_sink : length - page.n_recent]
     wanted = n_keep - page.n_sink - page.n_recent
@@ -253,27 +233,17 @@ def _tied(subject: Subject, page: PageConfig) -> float:
     return float((ordered[:, wanted - 1] == ordered[:, wanted]).float().mean())
 
 
-def _first_gap(
-    said: Sequence[int], expected: Sequence[int], logits: Tensor
-) -> tuple[float, int | None]:
-    """Where two answers part, and how far the logits of the two tokens lie apart there."""
-    for i, (ours, theirs) in enumerate(zip(said, expected, strict=True)):
-        if ours != theirs:
-            return float(logits[i, theirs] - logits[i, ours]), i
-    return 0.0, None
-
-
 @contextmanager
-def _positions_of(model: Any) -> Iterator[list[int]]:
-    """Positions of the tokens that the model is given after the prefill."""
-    seen: list[int] = []
+def _positions_of(model: Any) -> Iterator[list[list[int]]]:
+    """By call of the model, positions of its tokens; none for the prefill, which gives none."""
+    calls: list[list[int]] = []
 
     def look(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if kwargs.get("position_ids") is not None:
-            seen.extend(kwargs["position_ids"][0].tolist())
+        given = kwargs.get("position_ids")
+        calls.append([] if given is None else given[0].tolist())
 
     handle = model.register_forward_pre_hook(look, with_kwargs=True)
     try:
-        yield seen
+        yield calls
     finally:
         handle.remove()

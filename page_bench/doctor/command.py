@@ -26,7 +26,7 @@ def run(argv: Sequence[str]) -> int:
     from tqdm import tqdm
 
     from page_bench.doctor.capacity import LENGTHS, capacity
-    from page_bench.doctor.checks import CHECKS
+    from page_bench.doctor.checks import CHECKS, outcome
     from page_bench.doctor.subject import Subject
     from page_bench.doctor.verdict import Verdict
     from page_bench.named_model import load_lm
@@ -41,20 +41,15 @@ def run(argv: Sequence[str]) -> int:
         )
     lm = load_lm(args.model_args, args.device, "doctor")
     subject = Subject(lm, args.tokens, args.new_tokens, args.apply_chat_template)
+    checks = {**CHECKS, "capacity": lambda examined: capacity(examined, args.samples, args.length)}
     verdicts: dict[str, Verdict] = {}
     with tqdm(chosen, desc="doctor", unit="check", disable=args.json) as bar:
         for name in bar:
             bar.set_postfix_str(name)
-            try:
-                if name == "capacity":
-                    verdicts[name] = capacity(subject, args.samples, args.length)
-                else:
-                    verdicts[name] = CHECKS[name](subject)
-            except UsageError as error:
-                verdicts[name] = Verdict("fail", str(error))
+            verdicts[name] = outcome(checks[name], subject)
     setting = {
         "model": lm.model_name,
-        "dtype": str(subject.model.dtype).removeprefix("torch."),
+        "dtype": lm.model_facts().dtype,
         "attn_implementation": lm.attn_implementation,
         "device": str(lm.device),
         "evictor": lm.page.evictor,

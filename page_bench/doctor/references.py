@@ -113,6 +113,22 @@ def masked(
     return tokens, torch.stack(logits)
 
 
+def first_gap(
+    said: Sequence[int], expected: Sequence[int], logits: Tensor
+) -> tuple[float, int | None]:
+    """Where two answers part, and how far the logits of the two tokens lie apart there.
+
+    Args:
+        said: the tokens that are examined.
+        expected: the tokens of the reference.
+        logits: `[n, vocab]`, those that `expected` come from.
+    """
+    for i, (ours, theirs) in enumerate(zip(said, expected, strict=True)):
+        if ours != theirs:
+            return float(logits[i, theirs] - logits[i, ours]), i
+    return 0.0, None
+
+
 def mean_entropy(logits: Tensor) -> float:
     """Mean over rows `[n, vocab]` of the entropy of their softmax, nats."""
     logs = logits.double().log_softmax(-1)

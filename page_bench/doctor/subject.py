@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from page_bench.config import PageConfig
 from page_bench.decode import AnswerRequest
+from page_bench.doctor import references
 from page_bench.engine import Outcome
 from page_bench.lm import PageLM
 from page_bench.prefill import base_model, device_of, text_config
@@ -23,7 +24,7 @@ from page_bench.support import layer_windows
 from page_bench.tasks import quickstart
 
 CLOSENESS = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.25}
-"""How far logits of two right ways of computing may lie apart, by dtype of the weights."""
+"""How far logits of two right ways of computing may lie apart, by dtype of the products."""
 
 GREEDY = {"do_sample": False, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
 """Arguments of `generate` that switch off what a generation config may add to the logits."""
@@ -58,7 +59,36 @@ class Subject:
     @property
     def closeness(self) -> float:
         """See `CLOSENESS`."""
-        return CLOSENESS.get(self.model.dtype, CLOSENESS[torch.bfloat16])
+        return CLOSENESS.get(self.computes_in, CLOSENESS[torch.bfloat16])
+
+    @property
+    def computes_in(self) -> torch.dtype:
+        """The dtype of the model's products, under mixed precision too."""
+        mixed = self.lm.mixed_precision_dtype
+        return self.model.dtype if mixed is None else mixed
+
+    @contextmanager
+    def precision(self) -> Iterator[None]:
+        """The mixed precision that the model runs in, for what is compared with it."""
+        mixed = self.lm.mixed_precision_dtype
+        with torch.autocast(self.lm.device.type, mixed, mixed is not None):
+            yield
+
+    def expected(
+        self, keep: Sequence[int] | None = None, shift: int = 0
+    ) -> tuple[list[int], Tensor]:
+        """The answer by transformers' own ways, with the logits `[new_tokens, vocab]` behind it.
+
+        Args:
+            keep: prompt positions that stay, the others masked out; None means all, by `generate`.
+            shift: see `references.masked`.
+        """
+        with self.precision():
+            if keep is None:
+                return references.generated(self.lm.model, self.ids, self.new_tokens, GREEDY)
+            return references.masked(
+                self.model, self.ids, keep, self.new_tokens, self.ends, shift=shift
+            )
 
     @property
     def slides(self) -> bool:
@@ -80,10 +110,12 @@ class Subject:
 
     def prompt_of(self, text: str) -> Prompt:
         """A text as page_hf hands it to the engine, to be answered by so many tokens."""
+        # Whatever the model's own defaults ask for, so many are read below.
+        most = self.model.generation_config.max_new_tokens or 0
         request = Instance(
             request_type="generate_until",
             doc={},
-            arguments=(text, {"until": [], "max_gen_toks": self.new_tokens}),
+            arguments=(text, {"until": [], "max_gen_toks": max(self.new_tokens, most)}),
             idx=0,
             metadata=("doctor", 0, 1),
         )

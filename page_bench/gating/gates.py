@@ -180,7 +180,7 @@ def make_gate(name: str, options: Mapping[str, object] | None = None) -> Gate:
     Raises:
         UsageError: unknown gate or option, or a value that is not allowed.
     """
-    if name not in GATES:
+    if not isinstance(name, str) or name not in GATES:
         raise UsageError(
             f"gate={name} does not exist{checks.nearest(str(name), GATES)}; allowed are "
             f"{', '.join(GATES)}."

@@ -160,7 +160,7 @@ class Static(Gate):
     """Decides once per task: by the mean of a signal over the task's pilot prompts.
 
     Attributes:
-        signal: which.
+        signal: whose mean is compared with τ.
         open_when: `above` or `below` τ; None for the side of the signal's own gate.
     """
 

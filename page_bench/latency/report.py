@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from page_bench.latency.bench import FULL, Bench
 from page_bench.latency.costs import Cost, Expected, Spread
 from page_bench.latency.peaks import Peaks
 from page_bench.prefill import base_model
+from page_bench.provenance import device_name
 
 _MIB = 2**20
 
@@ -65,7 +65,7 @@ def setting_of(
     inner, config = base_model(bench.model), bench.config
     mixed = bench.mixed_precision
     kind = inner.device.type
-    on = torch.cuda.get_device_name(inner.device) if kind == "cuda" else platform.machine()
+    on = device_name(inner.device)
     return Setting(
         model=model_name,
         dtype=_name(inner.dtype) + ("" if mixed is None else f", autocast {_name(mixed)}"),

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from page_bench.analysis.runs import Arm, Sample
 from page_bench.errors import UsageError
+from page_bench.leaderboard.check import examined_lines
 from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS
-from page_bench.leaderboard.file import Board
+from page_bench.leaderboard.file import Board, line_of
 from page_bench.leaderboard.identity import identity_of, marks_of, provenance_of
 from page_bench.leaderboard.measures import Answers, row_figures, task_figures
 from page_bench.leaderboard.row import Row, Value, sealed, task_row
 from page_bench.leaderboard.run import Run
 from page_bench.trace import Trace
+
+_OF_OTHERS = (
+    ("delta", "its Δ against plain eviction", "open"),
+    ("full_correct", "the full cache's accuracy, harm and what follows from them", "closed"),
+)
+"""Figures that come from other runs: what is lost without them, and the gate of these runs."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +123,50 @@ def merged(board: Board, added: Added, replace: bool) -> Board:
     known = {row["row"] for row in board.rows}
     doubled = [row for row in added.rows if row["row"] in known]
     if doubled and not replace:
-        more = f" and {len(doubled) - 1} more" if len(doubled) > 1 else ""
+        more = f" and {len(doubled) - 1} more stand" if len(doubled) > 1 else " stands"
         raise UsageError(
-            f"{label(doubled[0])}{more} stands in the leaderboard already, as row "
+            f"{label(doubled[0])}{more} in the leaderboard already, the first as row "
             f"{doubled[0]['row']}; give --replace to put this run in its place."
         )
+    _check_lost(board, doubled)
     return board.with_rows(added.rows, added.tasks)
+
+
+def _check_lost(board: Board, rows: Iterable[Row]) -> None:
+    """Raise UsageError where what a row knows would give way to nothing."""
+    old = {row["row"]: row for row in board.rows}
+    for row in rows:
+        for name, what, gate in _OF_OTHERS:
+            if row[name] is None and old[row["row"]][name] is not None:
+                raise UsageError(
+                    f"{label(row)} would lose {what}, which these runs alone do not tell; add its "
+                    f"run with gate={gate} on the same inputs together with it."
+                )
+
+
+def check_sound(board: Board) -> None:
+    """Refuse what could not be read back.
+
+    Raises:
+        UsageError: something in the rows or their tasks is wrong.
+    """
+    table = Path("leaderboard.csv")
+    rows = [line_of(i, row, COLUMNS) for i, row in enumerate(board.rows)]
+    tasks = [line_of(i, task, TASK_COLUMNS) for i, task in enumerate(board.tasks)]
+    _, found = examined_lines(table, rows, tasks)
+    if not found:
+        return
+    first, labels = found[0], [label(row) for row in board.rows]
+    if first.path == table:
+        where = labels[first.line]
+    else:
+        task = board.tasks[first.line]
+        own = next(i for i, row in enumerate(board.rows) if row["row"] == task["row"])
+        where = f"{labels[own]}, task {task['task']}"
+    # There are no lines yet that a reader could look up.
+    what = re.sub(r"\bline (\d+)\b", lambda found: labels[int(found[1])], first.what)
+    column = f", {first.column}" * bool(first.column)
+    raise UsageError(f"these runs make no sound leaderboard: {where}{column}: {what}")
 
 
 def label(row: Row) -> str:
@@ -195,4 +242,8 @@ def _notes(lacking: Counter[str]) -> list[str]:
         "full": "no full run (gate=closed) of the same inputs: harm, ρ and AUC stay empty",
         "plain": "no plain run (gate=open) of the same arm: Δ, ρ and AUC stay empty",
     }
-    return [f"{n} of these rows have {told[kind]}." for kind, n in sorted(lacking.items()) if n]
+    return [
+        f"{n} of these rows {'has' if n == 1 else 'have'} {told[kind]}."
+        for kind, n in sorted(lacking.items())
+        if n
+    ]

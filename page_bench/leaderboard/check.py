@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -65,36 +66,50 @@ def examined(path: Path) -> tuple[Board, list[Finding]]:
         Rows without a finding in themselves, and the findings by file and line. A file that is no
         table of the right columns has one finding.
     """
-    found: list[Finding] = []
-    tables: list[list[tuple[Line, Row]]] = []
+    lines: list[list[Line]] = []
     for file, columns in ((path, COLUMNS), (beside(path, TASKS), TASK_COLUMNS)):
-        good: list[tuple[Line, Row]] = []
         try:
-            lines = read_lines(file, columns)
+            lines.append(read_lines(file, columns))
         except UsageError as error:
-            found.append(Finding(file, 0, "", str(error).removeprefix(f"{file} ")))
-            return Board(), found
+            return Board(), [Finding(file, 0, "", str(error).removeprefix(f"{file} "))]
+    board, found = examined_lines(path, *lines)
+    found += _schema(beside(path, SCHEMA))
+    order = {path: 0, beside(path, TASKS): 1}
+    return board, sorted(found, key=lambda one: (order.get(one.path, 2), one.line))
+
+
+def examined_lines(
+    path: Path, rows: Sequence[Line], tasks: Sequence[Line]
+) -> tuple[Board, list[Finding]]:
+    """The leaderboard in the lines of both tables, and all that is wrong with it.
+
+    Args:
+        path: what to call `leaderboard.csv`.
+        rows, tasks: the lines of it and of `tasks.csv`.
+    """
+    found: list[Finding] = []
+    good_rows: list[tuple[int, Row]] = []
+    good_tasks: list[tuple[int, Row]] = []
+    for file, columns, lines, good in (
+        (path, COLUMNS, rows, good_rows),
+        (beside(path, TASKS), TASK_COLUMNS, tasks, good_tasks),
+    ):
         for line in lines:
             own = list(_fields(file, line, columns))
             if not own:
                 row = parse_line(line, columns)
                 check = within_row if columns is COLUMNS else within_task
                 own = [Finding(file, line.number, *told) for told in check(row)]
-                good.append((line, row))
+                good.append((line.number, row))
             found += own
-        tables.append(good)
-    rows, tasks = tables
-    board = Board(tuple(row for _, row in rows), tuple(row for _, row in tasks))
-    for number, column, what in between_rows([(line.number, row) for line, row in rows]):
+    board = Board(tuple(row for _, row in good_rows), tuple(row for _, row in good_tasks))
+    for number, column, what in between_rows(good_rows):
         found.append(Finding(path, number, column, what))
     if not found:
-        places = [(line.number, row) for line, row in rows], [(x.number, row) for x, row in tasks]
-        for name, number, column, what in between_tables(*places):
+        for name, number, column, what in between_tables(good_rows, good_tasks):
             file = path if name is None else beside(path, name)
             found.append(Finding(file, number, column, what))
-    found += _schema(beside(path, SCHEMA))
-    order = {path: 0, beside(path, TASKS): 1}
-    return board, sorted(found, key=lambda one: (order.get(one.path, 2), one.line))
+    return board, found
 
 
 def _fields(path: Path, line: Line, columns: Sequence[Column]) -> Iterator[Finding]:
@@ -119,6 +134,8 @@ def _damage(column: Column, text: str) -> str | None:
     if unprintable is not None:
         name = unicodedata.name(unprintable, f"U+{ord(unprintable):04X}")
         return f"holds the control character {name}; remove it"
+    if len(text) > csv.field_size_limit():
+        return f"is longer than the {csv.field_size_limit()} characters that CSV is read with"
     try:
         to_value(column, text)
     except ValueError as error:

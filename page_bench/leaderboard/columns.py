@@ -213,7 +213,12 @@ COLUMNS: tuple[Column, ...] = (
     _provenance("lm_eval", "text", "Version of lm-eval.", always=True),
     _provenance("torch", "text", "Version of torch."),
     _provenance("transformers", "text", "Version of transformers.", always=True),
-    _provenance("commit", "text", "Commit of the folder that the run was started in."),
+    _provenance(
+        "commit",
+        "text",
+        "Commit of page-bench's checkout, -dirty where files differed; where it is installed, of "
+        "the folder that the run was started in.",
+    ),
     _provenance("device", "text", "Kind of the device, and its name.", always=True),
     _provenance("date", "date", "Day of the run, UTC.", always=True),
     _provenance(

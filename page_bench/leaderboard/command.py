@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
@@ -15,6 +17,8 @@ from page_bench.errors import UsageError
 from page_bench.leaderboard.check import examined, read_board
 from page_bench.leaderboard.export import FORMATS, exported
 from page_bench.leaderboard.file import SCHEMA, TASKS, Board, beside, write_board
+from page_bench.leaderboard.output import print_utf8
+from page_bench.user_path import user_path
 
 FILE = Path("leaderboard/leaderboard.csv")
 
@@ -32,64 +36,59 @@ beside the file."""
 def run(argv: Sequence[str]) -> int:
     """Run the command with its arguments; the status is 1 where `check` finds something."""
     args = _parser().parse_args(list(argv))
+    args.file = user_path(args.file, "--file")
+    print_utf8()
     status: int = args.act(args)
     return status
 
 
 def _add(args: argparse.Namespace) -> int:
     # What computes statistics takes seconds to import.
-    from page_bench.leaderboard.add import merged, rows_of
+    from page_bench.leaderboard.add import check_sound, merged, rows_of
     from page_bench.leaderboard.run import read_finished
 
     _check_name(args.file)
-    try:
-        added = rows_of(read_finished(args.runs))
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(
-            f"the results of {' '.join(map(str, args.runs))} are not as lm-eval writes them "
-            f"({error!r}); run again, or leave out what was changed."
-        ) from error
-    args.file.parent.mkdir(parents=True, exist_ok=True)
+    added = rows_of(read_finished(args.runs))
     # Two that add at once would each keep its own rows alone.
-    with FileLock(_lock_of(args.file)):
-        board = read_board(args.file) if args.file.exists() else Board()
+    with _locked(args.file):
+        board = read_board(args.file) if os.path.exists(args.file) else Board()
         together = merged(board, added, args.replace)
-        _check(together)
+        check_sound(together)
         write_board(args.file, together)
     for note in added.notes:
         print(f"note: {note}", file=sys.stderr)
-    count = len(added.rows)
-    print(f"{count} row{'s' * (count != 1)} added to {args.file}, which holds {len(together.rows)}")
+    count = _counted(len(added.rows), "row")
+    print(f"{count} added to {args.file}, which holds {len(together.rows)}")
     return 0
 
 
-def _lock_of(file: Path) -> Path:
-    """Beside no table: a folder of tables holds nothing else."""
-    name = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"page_bench_{name}.lock"
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Alone with a table. The lock lies beside no table: a folder of tables holds nothing else."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(file))).hexdigest()[:16]
+    path = Path(tempfile.gettempdir()) / f"page_bench_{name}.lock"
+    lock = FileLock(path)
+    try:
+        lock.acquire()
+    except OSError as error:
+        raise UsageError(
+            f"{path}, the lock of {file}, cannot be written ({error.strerror or error}); remove "
+            f"it, or give TMPDIR another folder."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _check_name(file: Path) -> None:
     """Refuse a name under which the tables that belong together would overwrite each other."""
     if file.name in (TASKS, SCHEMA):
         raise UsageError(f"--file {file}: another table has the name {file.name}; choose another.")
-    if not file.exists() and beside(file, TASKS).exists():
+    if not os.path.exists(file) and os.path.exists(beside(file, TASKS)):
         raise UsageError(
             f"--file {file}: {TASKS} beside it belongs to another leaderboard; choose a new folder."
         )
-
-
-def _check(board: Board) -> None:
-    """Refuse what could not be read back."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / FILE.name
-        write_board(path, board)
-        _, found = examined(path)
-        if found:
-            first = str(found[0]).replace(f"{folder}/", "")
-            raise UsageError(f"these runs make no sound leaderboard: {first}")
 
 
 def _examine(args: argparse.Namespace) -> int:
@@ -98,8 +97,13 @@ def _examine(args: argparse.Namespace) -> int:
         print(finding)
     if found:
         return 1
-    print(f"{args.file}: {len(board.rows)} rows and {len(board.tasks)} tasks, nothing wrong")
+    rows, tasks = _counted(len(board.rows), "row"), _counted(len(board.tasks), "task")
+    print(f"{args.file}: {rows} and {tasks}, nothing wrong")
     return 0
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def _export(args: argparse.Namespace) -> int:
@@ -110,7 +114,8 @@ def _export(args: argparse.Namespace) -> int:
 def _build(args: argparse.Namespace) -> int:
     from page_bench.leaderboard.page import build
 
-    output = args.file.with_name("index.html") if args.output is None else args.output
+    given = args.output
+    output = beside(args.file, "index.html") if given is None else user_path(given, "--output")
     build(args.file, output)
     print(f"page written to {output}")
     return 0

@@ -25,6 +25,7 @@ from page_bench.leaderboard.compare import (
 )
 from page_bench.leaderboard.counterpart import Refused, counterparts
 from page_bench.leaderboard.difference import VERDICTS
+from page_bench.leaderboard.output import print_utf8
 from page_bench.leaderboard.published import Published, read_published
 
 _EPILOG = """\
@@ -45,6 +46,7 @@ _SHORT = {
 def run(argv: Sequence[str]) -> int:
     """Run the command with its arguments; prints a table, or one JSON object."""
     args = _parser().parse_args(list(argv))
+    print_utf8()
     published = read_published()
     if args.table:
         published = _chosen(published, args.table)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
-from pathlib import PurePosixPath
 
 from page_bench.errors import UsageError
 from page_bench.evictors import own_names, title_parts
 from page_bench.gating.gates import GATES
 from page_bench.gating.rules import LABEL_NEEDS
 from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS, intervals
-from page_bench.leaderboard.reproduce import is_local, named_arm
+from page_bench.leaderboard.paths import is_local
+from page_bench.leaderboard.reproduce import named_arm
 from page_bench.leaderboard.row import DIGITS, Row, digest, rounded, row_id
 
 Told = tuple[str, str]
@@ -123,7 +122,7 @@ def _gate(row: Row) -> Iterator[Told]:
 def _is_evictor(name: str) -> bool:
     """Ours by name; others' by the file that they stand in, or as an installed package's."""
     if ".py:" in name:
-        return not is_local(name) and PurePosixPath(name.partition(":")[0]).name in name
+        return not is_local(name)
     if name in own_names():
         return True
     from page_bench.evictors import evictor_names
@@ -153,7 +152,7 @@ def _command(row: Row) -> Iterator[Told]:
         if arm[name] != row[name]:
             yield "command", f"does not name this arm: it runs {name}={arm[name]}."
             return
-    if row["gate"] != "closed" and not math.isclose(arm["budget"], number(row, "budget") or 0):
+    if row["gate"] != "closed" and rounded(arm["budget"]) != row["budget"]:
         yield "command", f"does not name this arm: it runs budget={arm['budget']:g}."
     elif str(arm["pretrained"]) not in str(row["model"]):
         yield "command", f"does not name this arm: it runs pretrained={arm['pretrained']}."

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import os
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from page_bench.errors import UsageError
@@ -31,7 +33,14 @@ class Board:
 
     def tasks_of(self, row: Row) -> list[Row]:
         """The tasks that a row is made of."""
-        return [task for task in self.tasks if task["row"] == row["row"]]
+        return list(self._tasks.get(row["row"], ()))
+
+    @cached_property
+    def _tasks(self) -> dict[Value, list[Row]]:
+        found: dict[Value, list[Row]] = {}
+        for task in self.tasks:
+            found.setdefault(task["row"], []).append(task)
+        return found
 
     def with_rows(self, rows: Iterable[Row], tasks: Iterable[Row]) -> Board:
         """This and more rows, which take the place of those with the same `row`."""
@@ -58,8 +67,11 @@ class Line:
 
 
 def beside(path: Path, name: str) -> Path:
-    """Another file of the same leaderboard."""
-    return path.parent / name
+    """Another file of the same leaderboard; of one that is a link, beside what it points to."""
+    here = path.parent / name
+    if path.is_symlink() and not os.path.lexists(here):
+        return Path(os.path.realpath(path)).parent / name
+    return here
 
 
 def read_lines(path: Path, columns: Sequence[Column]) -> list[Line]:
@@ -114,6 +126,12 @@ def _check_header(path: Path, given: Sequence[str], wanted: Sequence[str]) -> No
         )
 
 
+def line_of(number: int, row: Row, columns: Sequence[Column]) -> Line:
+    """The line that a row makes."""
+    names = (column.name for column in columns)
+    return Line(number, dict(zip(names, texts(row, columns), strict=True)))
+
+
 def parse_line(line: Line, columns: Sequence[Column]) -> Row:
     """The values of a line that holds nothing wrong.
 
@@ -131,9 +149,9 @@ def write_board(path: Path, board: Board) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(beside(path, TASKS), _table(board.tasks, TASK_COLUMNS))
-        _replace(path, _table(board.rows, COLUMNS))
-        _replace(beside(path, SCHEMA), schema_text())
+        replace(beside(path, TASKS), _table(board.tasks, TASK_COLUMNS))
+        replace(path, _table(board.rows, COLUMNS))
+        replace(beside(path, SCHEMA), schema_text())
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror or error}).") from error
 
@@ -151,7 +169,19 @@ def csv_text(header: Sequence[str], lines: Iterable[Sequence[Value]]) -> str:
     return file.getvalue()
 
 
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(text.encode("utf-8"))
-    os.replace(partial, path)
+def replace(path: Path, text: str) -> None:
+    """Write a file; readers see the old one or the new one, and a link stays a link.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        partial.write_bytes(text.encode("utf-8"))
+        if target.exists():
+            shutil.copymode(target, partial)
+        os.replace(partial, target)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

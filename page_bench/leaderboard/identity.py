@@ -10,12 +10,12 @@ from typing import Any
 from page_bench.analysis.suites import split
 from page_bench.config import is_ours
 from page_bench.errors import UsageError
+from page_bench.leaderboard.paths import last_part, without_folders, without_path
 from page_bench.leaderboard.reproduce import (
     command_of,
     metadata_of,
     model_args,
-    without_folders,
-    without_path,
+    told_in_one_turn,
 )
 from page_bench.leaderboard.row import Value, to_json
 from page_bench.leaderboard.run import Run
@@ -40,6 +40,7 @@ _NO_ANSWER = (
     *("delta", "token", "use_fast_tokenizer"),
 )
 """Model arguments that change no answer, or stand in columns of their own."""
+_NAMING = re.compile(r" (?:revision|subfolder|gguf_file|peft|delta)=")
 _FULL: dict[str, Value] = {
     "evictor": "none",
     "evictor_args": "{}",
@@ -80,7 +81,7 @@ def identity_of(run: Run, suite: str, traces: Sequence[Trace]) -> dict[str, Valu
         "window": first.window,
         "top_k": first.top_k,
         "gate": first.gate,
-        "gate_args": to_json({**first.gate_args, **_rule(run, first)}),
+        "gate_args": to_json({**without_folders(first.gate_args), **_rule(run, first)}),
         "tau_variant": first.tau_variant,
         "budget": float(first.budget),
         "data": to_json(_data(run, traces)),
@@ -113,7 +114,8 @@ def provenance_of(run: Run) -> dict[str, Value]:
         "lm_eval": results.get("lm_eval_version"),
         "torch": _line(told, "PyTorch version"),
         "transformers": results.get("transformers_version"),
-        "commit": results.get("git_hash"),
+        # Records of earlier versions know the folder that the run was started in alone.
+        "commit": run.page.get("page_bench_commit") or results.get("git_hash"),
         "device": _device(str(run.page["device"]), told),
         "date": day.isoformat(),
         "command": command_of(results),
@@ -124,10 +126,14 @@ def _model(run: Run) -> str:
     """The model's name; a folder goes by its last part, whether model, adapter or file."""
     name = run.traces[0].model
     given = run.results["config"]["model_args"] or {}
-    for value in sorted(map(str, given.values()), key=len, reverse=True):
-        short = without_folders(value)
-        name = name.replace(value, short) if short != value else name
-    return str(without_folders(name))
+    # A longer one may begin with a shorter one.
+    for key in sorted(given, key=lambda key: -len(str(given[key]))):
+        short = without_folders({key: given[key]})[key]
+        if short != given[key]:
+            name = name.replace(str(given[key]), str(short))
+    # A name is followed by ` revision=…` and the like, see `loading.full_name`.
+    alone = _NAMING.split(name)[0]
+    return str(without_folders(alone)) + name[len(alone) :]
 
 
 def _rule(run: Run, trace: Trace) -> dict[str, Any]:
@@ -140,7 +146,7 @@ def _rule(run: Run, trace: Trace) -> dict[str, Any]:
         if value is not None:
             given[name] = value
     if "calibration" in given:
-        given["calibration"] = str(given["calibration"]).replace("\\", "/").rpartition("/")[2]
+        given["calibration"] = last_part(str(given["calibration"]))
         given.pop("pilot_size", None)
     return given
 
@@ -166,7 +172,10 @@ def _data(run: Run, traces: Sequence[Trace]) -> dict[str, Any]:
         "truncation": run.page.get("truncation"),
         "model_args": others,
     }
-    return {name: value for name, value in entries.items() if value}
+    known = {name: value for name, value in entries.items() if value}
+    if known.get("num_fewshot") and told_in_one_turn(results):
+        known["fewshot_as_multiturn"] = False
+    return known
 
 
 def _one_or_all(values: Mapping[str, Any]) -> Any:

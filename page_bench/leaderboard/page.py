@@ -6,8 +6,8 @@ import base64
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from page_bench.errors import UsageError
 from page_bench.evictors.base import GRANULARITIES
 from page_bench.leaderboard.check import read_board
 from page_bench.leaderboard.columns import COLUMNS
-from page_bench.leaderboard.file import Board
+from page_bench.leaderboard.file import Board, replace
 from page_bench.leaderboard.published import read_published
 from page_bench.leaderboard.published_rows import NOTE, published_rows
 from page_bench.leaderboard.ranking import GROUPED_BY, Group, groups
@@ -44,11 +44,9 @@ def build(file: Path, output: Path) -> None:
     if output.suffix != ".html":
         raise UsageError(f"--output {output} is no name of a page; give one that ends in .html.")
     text = page(read_board(file))
-    partial = output.with_name(f"{output.name}.partial")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(text.encode("utf-8"))
-        os.replace(partial, output)
+        replace(output, text)
     except OSError as error:
         raise UsageError(f"{output} cannot be written ({error.strerror or error}).") from error
 
@@ -110,9 +108,11 @@ def _data(board: Board, sources: Mapping[str, str]) -> dict[str, Any]:
 def _group(group: Group) -> dict[str, Any]:
     rows = [place.row for own in group.bins for place in own.places]
     whys = sorted({str(row["why"]) for row in rows if row["demonstration"] and row["why"]})
+    model = str(group.key["model"])
     told = [(name, str(group.key[name])) for name in GROUPED_BY if group.key[name] is not None]
     return {
-        "label": group.label,
+        "name": model,
+        "rest": group.label.removeprefix(model),
         "kind": _kind(group),
         "note": f"Demonstration, no evidence about a method: {'; '.join(whys)}" if whys else "",
         "facts": [fact for fact in told if fact[0] in ("tasks", "length", "data")],
@@ -136,14 +136,19 @@ def _kind(group: Group) -> str:
 def _options(row: Row) -> str:
     """The options that are not the evictor's own defaults, in words."""
     given = json.loads(str(row["evictor_args"] or "{}"))
-    (granularity,) = (g for g in GRANULARITIES if g == row["granularity"])
-    try:
-        evictor = PageConfig(str(row["evictor"]), {}, granularity).make_evictor()
-        usual = _flat(dataclasses.asdict(evictor))
-    except UsageError:  # from a file, or a package that is not installed here
-        usual = {}
+    usual = _usual(str(row["evictor"]), str(row["granularity"]))
     told = {n: v for n, v in _flat(given).items() if n not in usual or usual[n] != v}
     return " ".join(f"{name}={value}" for name, value in sorted(told.items()))
+
+
+@cache
+def _usual(evictor: str, granularity: str) -> dict[str, Any]:
+    """An evictor's own defaults; looking it up takes a while, and rows have few."""
+    (known,) = (one for one in GRANULARITIES if one == granularity)
+    try:
+        return _flat(dataclasses.asdict(PageConfig(evictor, {}, known).make_evictor()))
+    except UsageError:  # from a file, or a package that is not installed here
+        return {}
 
 
 def _flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

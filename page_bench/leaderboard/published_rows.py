@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from page_bench.analysis.intervals import share
 from page_bench.config import PageConfig
@@ -148,7 +149,7 @@ def _row(
     plain = [cell.plain.get((task, budget)) for task in TASKS]
     known = [value for value in plain if value is not None]
     evictor = "none" if gate == "closed" else cell.evictor
-    page = PageConfig(evictor, {}, cell.granularity)
+    page = _usual(evictor, cell.granularity)
     values: dict[str, Value] = {
         "source": "published",
         "demonstration": False,
@@ -200,6 +201,12 @@ def _row(
         for task in TASKS
     ]
     return values, own
+
+
+@cache
+def _usual(evictor: str, granularity: Granularity) -> PageConfig:
+    """An evictor at its usual settings; looking it up takes a while."""
+    return PageConfig(evictor, {}, granularity)
 
 
 def _interval(value: float, n: int) -> dict[str, Value]:

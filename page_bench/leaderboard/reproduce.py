@@ -3,52 +3,33 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
+from page_bench import json_text
+from page_bench.analysis.suites import split as suite_of
 from page_bench.config import PageConfig, is_ours
 from page_bench.errors import UsageError
 from page_bench.harness import MODEL
+from page_bench.leaderboard import shell
+from page_bench.leaderboard.paths import is_local, last_part, without_folders, without_path
 
 PREFIX = ("lm_eval", "run", "--model", MODEL)
 _OF_THE_MACHINE = (
     *("trace", "store", "doc_ids"),
     *("batch_size", "max_batch_size", "device", "cache_dir", "offload_folder"),
+    *("token", "use_auth_token"),
 )
-"""Model arguments that change no answer and belong to where a run took place."""
+"""Model arguments that change no answer and belong to where a run took place, or are secret."""
 _TASKS_OWN = ("version", "config_source", "description", "doc_ids", "trace")
 _NAMED = ("pretrained", "evictor", "granularity", "budget", "gate")
 """What a command always says, even where the run left it to a default."""
 _OURS = "page_"
 """How our groups of tasks begin."""
+_NO_EXAMPLES = "page_longbench_"
+"""How our tasks begin whose number of examples is 0 whatever `--num_fewshot` says."""
 _SEEDS = {"random_seed": 0, "numpy_seed": 1234, "torch_seed": 1234, "fewshot_seed": 1234}
-_LOCAL = ("/", "~", "./", "../", ".\\", "..\\")
-
-
-def without_folders(value: Any) -> Any:
-    """A value in which local paths are cut to the names that they end in."""
-    if isinstance(value, Mapping):
-        return {key: without_folders(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_folders(item) for item in value]
-    if not isinstance(value, str) or not is_local(value):
-        return value
-    return value.replace("\\", "/").rstrip("/").rpartition("/")[2]
-
-
-def is_local(text: str) -> bool:
-    """Whether a text is a path of a machine, rather than a name on the Hub."""
-    drive = len(text) > 2 and text[0].isalpha() and text[1] == ":" and text[2] in "\\/"
-    return drive or text.startswith(_LOCAL)
-
-
-def without_path(title: str) -> str:
-    """An evictor's title in which a class in a file goes by the file's name alone."""
-    inner, _, rest = title.partition("(")
-    if rest and rest.endswith(")") and ".py:" not in inner:
-        return f"{inner}({without_path(rest[:-1])})"
-    return title.rpartition("/")[2] if ".py:" in title and "(" not in title else title
 
 
 def command_of(results: Mapping[str, Any]) -> str:
@@ -67,7 +48,7 @@ def command_of(results: Mapping[str, Any]) -> str:
     if samples:
         words += ["--samples", json.dumps(samples)]
     elif config.get("limit") is not None:
-        words += ["--limit", f"{config['limit']:g}"]
+        words += ["--limit", _limit(config["limit"])]
     metadata = without_folders(metadata_of(results))
     if metadata:
         words += ["--metadata", json.dumps(metadata, sort_keys=True)]
@@ -75,17 +56,41 @@ def command_of(results: Mapping[str, Any]) -> str:
         generation = config["gen_kwargs"]
         text = generation if isinstance(generation, str) else json.dumps(generation, sort_keys=True)
         words += ["--gen_kwargs", text]
-    shots = {n for task, n in results["n-shot"].items() if task in results["configs"]}
-    if len(shots) == 1 and shots != {0}:
-        words += ["--num_fewshot", str(shots.pop())]
+    shots = _shots(results)
+    if shots is not None:
+        words += ["--num_fewshot", str(shots)]
     if results.get("system_instruction"):
         words += ["--system_instruction", results["system_instruction"]]
     seeds = {name: config.get(name, default) for name, default in _SEEDS.items()}
     if seeds != _SEEDS:
         words += ["--seed", ",".join(str(seed) for seed in seeds.values())]
+    if told_in_one_turn(results):
+        words += ["--fewshot_as_multiturn", "false"]
     if config["page"].get("chat_template"):
         words.append("--apply_chat_template")
-    return shlex.join(words)
+    return shell.joined(words)
+
+
+def told_in_one_turn(results: Mapping[str, Any]) -> bool:
+    """Whether a chat template was applied to examples as one message, against lm-eval's default."""
+    templated = results["config"]["page"].get("chat_template")
+    return bool(templated) and results.get("fewshot_as_multiturn") is False
+
+
+def _limit(limit: float) -> str:
+    """The number of documents or, below 1, their share, as lm-eval reads it."""
+    return str(int(limit)) if float(limit).is_integer() else repr(float(limit))
+
+
+def _shots(results: Mapping[str, Any]) -> int | None:
+    """What `--num_fewshot` must say; None where only the tasks' own numbers can be meant."""
+    tasks = [task for task in results["configs"] if not task.startswith(_NO_EXAMPLES)]
+    shots = {results["n-shot"].get(task, 0) for task in tasks}
+    # Ours show no examples by themselves; another task's own number may be above 0.
+    if len(shots) != 1 or (shots == {0} and all(suite_of(task)[0] != task for task in tasks)):
+        return None
+    number: int = shots.pop()
+    return number
 
 
 def model_args(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,10 +100,11 @@ def model_args(config: Mapping[str, Any]) -> dict[str, Any]:
     told = {"pretrained": page["model"], **{name: page[name] for name in _NAMED[1:]}}
     if page.get("tau_variant") not in (None, "number"):
         told["tau"] = page["tau_variant"]
-    args = without_folders({**told, **given})
-    args["evictor"] = without_path(str(args["evictor"]))
-    if isinstance(args.get("calibration"), str):
-        args["calibration"] = args["calibration"].rpartition("/")[2]
+    whole = {**told, **given}
+    args = without_folders(whole)
+    args["evictor"] = without_path(str(whole["evictor"]))
+    if whole.get("calibration") is not None:
+        args["calibration"] = last_part(str(whole["calibration"]))
     first = [*_NAMED, "tau"]
     return {name: args[name] for name in [*first, *sorted(args.keys() - {*first})] if name in args}
 
@@ -172,26 +178,36 @@ def named_arm(command: str) -> dict[str, Any]:
     from lm_eval._cli.utils import key_val_to_dict
 
     try:
-        words = shlex.split(command)
+        words = shell.split(command)
     except ValueError as error:
         raise ValueError(f"no shell command ({error})") from None
     if tuple(words[: len(PREFIX)]) != PREFIX:
-        raise ValueError(f"no command of the form `{shlex.join(PREFIX)} …`")
+        raise ValueError(f"no command of the form `{' '.join(PREFIX)} …`")
     flags = dict(zip(words[len(PREFIX) :: 2], words[len(PREFIX) + 1 :: 2], strict=False))
     try:
         text = flags["--model_args"]
-        args = json.loads(text) if text.startswith("{") else key_val_to_dict(text)
+        args = json_text.parse(text, nan=True) if text.startswith("{") else key_val_to_dict(text)
         tasks = flags["--tasks"].split(",")
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"a command without readable --model_args and --tasks ({error})") from None
+    ours = {k: v for k, v in args.items() if is_ours(k) and not k.startswith("evictor")}
+    budget = ours.pop("budget", PageConfig.budget)
     try:
-        page = PageConfig.from_arguments(
-            {k: v for k, v in args.items() if is_ours(k) and not k.startswith("evictor")}
-        )
+        page = _page(json.dumps(ours, sort_keys=True, default=repr))
+        if type(budget) not in (int, float) or not 0 < budget <= 1:
+            raise UsageError(f"budget={budget} is no share above 0.")
     except UsageError as error:
-        raise ValueError(f"a command that page_hf refuses: {error}") from None
+        told = str(error).removesuffix(".")
+        raise ValueError(f"a command that page_hf refuses: {told}") from None
     return {
-        **{name: getattr(page, name) for name in ("granularity", "budget", "gate", "score_norm")},
+        **{name: getattr(page, name) for name in ("granularity", "gate", "score_norm")},
         **{name: args.get(name) for name in ("pretrained", "evictor")},
+        "budget": budget,
         "tasks": tasks,
     }
+
+
+@cache
+def _page(arguments: str) -> PageConfig:
+    """What arguments in JSON mean; to find out takes a while, and rows differ in few of them."""
+    return PageConfig.from_arguments(json.loads(arguments))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 
+from page_bench import json_text
 from page_bench.leaderboard.columns import COLUMNS, IDENTITY, Column
 
 Value = str | int | float | bool | None
@@ -17,7 +18,11 @@ Row = Mapping[str, Value]
 
 DIGITS = 6
 """Decimal places of a number."""
+MOST_NESTED = 50
+"""Levels of JSON that are read."""
 _ROW_DIGITS = 12
+_MOST_FIGURES = 15
+"""Decimal digits of a whole number, all of which a float holds."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -72,9 +77,9 @@ def _number(column: Column, text: str) -> int | float:
         raise ValueError("not finite, where an unknown number is left empty")
     if not _NUMBER.fullmatch(text) or (whole and not text.lstrip("-").isdecimal()):
         raise ValueError("not a whole number" if whole else "not a number")
-    value = int(text) if whole else float(text)
-    if not math.isfinite(value):
+    if (whole and len(text.lstrip("-")) > _MOST_FIGURES) or not math.isfinite(float(text)):
         raise ValueError("too large for a number")
+    value = int(text) if whole else float(text)
     if not column.least <= value <= column.most:
         top = "∞" if column.most == math.inf else f"{column.most:g}"
         bottom = "−∞" if column.least == -math.inf else f"{column.least:g}"
@@ -86,13 +91,28 @@ def _number(column: Column, text: str) -> int | float:
 
 def _object(text: str) -> None:
     try:
-        value = json.loads(text)
-    except ValueError:
-        raise ValueError("not JSON") from None
+        value = json_text.parse(text)
+    except ValueError as error:
+        raise ValueError(f"not JSON ({error})") from None
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
+    if nesting(value) > MOST_NESTED:
+        raise ValueError(f"nested deeper than {MOST_NESTED} levels")
     if to_json(value) != text:
         raise ValueError("not written as the file writes JSON, with sorted keys")
+
+
+def nesting(value: object) -> int:
+    """How many lists and objects of JSON stand within each other."""
+    deepest, left = 0, [(value, 1)]
+    while left:
+        one, level = left.pop()
+        if isinstance(one, dict | list):
+            deepest = max(deepest, level)
+            left += [
+                (inner, level + 1) for inner in (one.values() if isinstance(one, dict) else one)
+            ]
+    return deepest
 
 
 def _day(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from page_bench import json_text
 from page_bench.analysis.runs import Arm, read_traces
 from page_bench.analysis.suites import split
 from page_bench.errors import UsageError
-from page_bench.harness import MODEL
+from page_bench.leaderboard.results import Results, read_results
+from page_bench.leaderboard.row import MOST_NESTED, nesting
 from page_bench.trace import Trace
+from page_bench.user_path import user_path
 
 PATTERN = "results_*.json"
 _MARKER, _LOCK = "finished.json", ".lock"
@@ -33,7 +35,7 @@ class Run:
     """
 
     path: Path
-    results: Mapping[str, Any]
+    results: Results
     traces: list[Trace]
 
     @property
@@ -66,7 +68,7 @@ def read_finished(places: Sequence[str | Path]) -> list[Run]:
     """
     paths: dict[Path, Path] = {}
     for place in places:
-        path = Path(place).expanduser()
+        path = user_path(place)
         if not path.exists():
             raise UsageError(f"{path} does not exist; give folders of finished runs.")
         found = sorted(path.rglob(PATTERN)) if path.is_dir() else [path]
@@ -87,20 +89,9 @@ def read_finished(places: Sequence[str | Path]) -> list[Run]:
 
 def _read(path: Path) -> Run:
     _check_sweep(path)
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-        page, model = results["config"].get("page"), results["config"]["model"]
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror or error}).") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{path} is no whole results file of lm-eval ({error}); run again, or leave it out."
-        ) from error
-    if page is None or model != MODEL:
-        raise UsageError(
-            f"{path} is of --model {model}, whose cache nothing is known of; leave it out."
-        )
-    run = Run(path, results, _traces(path, page))
+    results = read_results(path)
+    run = Run(path, results, _traces(path, results["config"]["page"]))
+    _check_names(run)
     _check_scores(run)
     _check_counts(run)
     arms = {(Arm.of(trace), trace.gate, trace.tau) for trace in run.traces}
@@ -130,9 +121,9 @@ def _check_sweep(path: Path) -> None:
             f"on from there."
         )
     try:
-        files = json.loads(marker.read_text(encoding="utf-8"))["files"].items()
+        files = json_text.parse(marker.read_bytes())["files"].items()
         changed = [name for name, size in files if (folder / name).stat().st_size != size]
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{folder} lacks what {_MARKER} lists ({error}); start the sweep again."
         ) from error
@@ -154,7 +145,25 @@ def _traces(path: Path, page: Mapping[str, Any]) -> list[Trace]:
     file = next((place for place in places if place.is_file()), None)
     if file is None:
         raise UsageError(f"{places[0]}, the trace of {path.name}, is missing; run it again.")
-    return [record.trace for record in read_traces(file)]
+    try:
+        traces = [record.trace for record in read_traces(file)]
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read ({error.strerror or error}).") from error
+    if any(nesting([t.evictor_args, t.gate_args, t.asked]) > MOST_NESTED for t in traces):
+        raise UsageError(
+            f"{file} is nested deeper than {MOST_NESTED} levels, as no trace is; run again, or "
+            f"leave it out."
+        )
+    return traces
+
+
+def _check_names(run: Run) -> None:
+    for name in run.results["configs"]:
+        if re.search(r"[\s,]", name):
+            raise UsageError(
+                f"{run.path} is of the task {name!r}, a name that --tasks would take for several; "
+                f"give it one without spaces and commas, and run it again."
+            )
 
 
 def _check_scores(run: Run) -> None:

@@ -44,8 +44,8 @@ def run(argv: Sequence[str]) -> int:
     from page_bench.report.files import PAGE, check_folder, write
     from page_bench.report.sources import read
 
-    check_folder(folder)
     sources = read(args.runs, choice)
+    check_folder(folder)
     # Its products are small: threads would wait for each other, and add up in another order.
     with threadpool_limits(1, "blas"):
         report = build(sources, settings, _bar("sections"))

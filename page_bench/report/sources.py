@@ -163,8 +163,6 @@ def _read_own(files: Iterable[Path], seed: int | None, choice: Choice, found: So
             tuple(str(getattr(record.trace, name)) for name in _SETTINGS) for record in read
         )
         _beside(path, found)
-    for record in records:
-        _check(record)
     prompts = frozenset(record.trace.prompt_sha256 for record in records)
     if seed is not None:
         for other, theirs in found.prompts.items():
@@ -177,18 +175,6 @@ def _read_own(files: Iterable[Path], seed: int | None, choice: Choice, found: So
     cells, notes = cells_of(records, choice, seed)
     found.cells.extend(cells)
     found.notes.extend(notes if seed is None else [f"seed {seed}: {note}" for note in notes])
-
-
-def _check(record: Record) -> None:
-    """Refuse what no run can have recorded."""
-    trace = record.trace
-    for name, value, fits in (
-        ("budget", trace.budget, 0 < trace.budget <= 1),
-        ("kept_kv", trace.kept_kv, 0 < trace.kept_kv <= 1),
-        ("prompt_tokens", trace.prompt_tokens, trace.prompt_tokens > 0),
-    ):
-        if not fits:
-            raise UsageError(f"{record.where}: {name} cannot be {value}; leave the run out.")
 
 
 def _beside(path: Path, found: Sources) -> None:

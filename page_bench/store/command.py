@@ -11,9 +11,11 @@ from pathlib import Path
 
 from page_bench.errors import UsageError
 from page_bench.store.contents import Arm, Contents, Model, contents, records, to_line
+from page_bench.store.file import read_as_stored
 from page_bench.store.key import NUMERICS_VERSION
 from page_bench.store.store import RunStore
 from page_bench.store.upkeep import Selection, faults, merge, prune
+from page_bench.user_path import user_path
 
 _SHOWN = 20
 """Faults and conflicts that are named one by one."""
@@ -74,12 +76,14 @@ def _verify(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     with RunStore(args.path, read_only=True) as store:
         for record in records(store):
-            print(to_line(record))
+            with read_as_stored(store.path):
+                line = to_line(record)
+            print(line)
     return 0
 
 
 def _merge(args: argparse.Namespace) -> int:
-    paths = [Path(path).expanduser().resolve() for path in (args.path, *args.sources)]
+    paths = [user_path(path, "store").resolve() for path in (args.path, *args.sources)]
     if paths[0] in paths[1:]:
         raise UsageError(f"{paths[0]} cannot be merged with itself; name another store.")
     troubled = False

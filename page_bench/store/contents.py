@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from page_bench.store.file import read_as_stored
 from page_bench.store.key import NUMERICS_VERSION
 from page_bench.store.store import Record, RunStore
 
@@ -84,7 +85,11 @@ class Contents:
 
 
 def to_line(record: Record) -> str:
-    """A record as one line of JSON; what is not a number becomes null, as in the trace."""
+    """A record as one line of JSON; what is not a number becomes null, as in the trace.
+
+    Raises:
+        ValueError, TypeError, RecursionError: it is damaged.
+    """
     return json.dumps(
         {
             "digest": record.digest,
@@ -118,8 +123,12 @@ def records(store: RunStore) -> Iterator[Record]:
 
 
 def contents(store: RunStore) -> Contents:
-    """What is stored, counted."""
-    with store.snapshot():
+    """What is stored, counted.
+
+    Raises:
+        UsageError: a record is damaged.
+    """
+    with store.snapshot(), read_as_stored(store.path):
         return _counted(store)
 
 
@@ -210,6 +219,8 @@ def overview(store: RunStore, parts: PartTable) -> Iterator[Row]:
         "SELECT r.id, r.kind, length(r.value), r.about, group_concat(p.part) FROM records r"
         " JOIN record_parts p ON p.record = r.id GROUP BY r.id"
     ):
+        if kind not in KINDS:
+            raise ValueError(f"its kind {kind!r} does not exist")
         mine = {parts.names[int(part)]: int(part) for part in joined.split(",")}
         yield Row(
             number,

@@ -13,6 +13,14 @@ from page_bench.errors import UsageError
 APPLICATION_ID = 0x50414745
 """What marks an SQLite file as a run store: `PAGE`."""
 SCHEMA_VERSION = 1
+_MISREAD = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 _SCHEMA = (
     """CREATE TABLE parts (
@@ -53,14 +61,34 @@ def explained(path: Path, patience_s: float) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        if not _code(error):
-            raise  # not the file's fault
+        # Errors of Python's own module have no code; all but this one are not the file's fault.
+        if not _code(error) and "decode" not in str(error):
+            raise
         raise UsageError(_sentence(error, path, patience_s)) from error
     except OSError as error:
         raise UsageError(
             f"store={path} cannot be written ({error.strerror or error}); give a path in "
             f"a folder that is writable."
         ) from error
+
+
+@contextmanager
+def read_as_stored(path: Path) -> Iterator[None]:
+    """Turn what damaged records make of their reading into a `UsageError` that names the file."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except _MISREAD as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> UsageError:
+    return UsageError(
+        f"store={path} holds a record that is damaged ({type(error).__name__}: {error!s:.100}); "
+        f"page-bench store verify names it, and page-bench store merge saves the others into a new "
+        f"store."
+    )
 
 
 def _open_to_write(path: Path, patience_s: float) -> sqlite3.Connection:
@@ -186,7 +214,7 @@ def _sentence(error: sqlite3.DatabaseError, path: Path, patience_s: float) -> st
         return f"{what} cannot be written ({error}); give a path in a folder that is writable."
     if code == sqlite3.SQLITE_NOTADB:
         return f"{what} is not a run store but some other file; give another path."
-    if code == sqlite3.SQLITE_CORRUPT:
+    if code in (sqlite3.SQLITE_CORRUPT, 0):
         return (
             f"{what} is damaged ({error}); page-bench store export may still read some of it, "
             f"else move it away and start anew."

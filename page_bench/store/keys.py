@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import array
 import hashlib
-import importlib.metadata
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -20,6 +18,7 @@ from page_bench.continuations import ContinuationRequest
 from page_bench.prefill import base_model, text_config
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import ArmAnswer
+from page_bench.provenance import device_name, versions
 from page_bench.store.checksums import evictor_checksums, tokenizer_checksum, weights_checksum
 from page_bench.store.key import NUMERICS_VERSION, Key
 from page_bench.trace import Seen
@@ -91,7 +90,7 @@ class StoredModel:
                 "matmul_precision": torch.get_float32_matmul_precision(),
                 "experts": getattr(text_config(inner), "_experts_implementation", None),
                 "kernels": bool(getattr(inner, "use_kernels", False)),
-                "versions": _versions(model),
+                "versions": versions(model),
             },
             adapters=adapters,
         )
@@ -217,20 +216,8 @@ def _active_adapters(model: Any) -> list[str]:
 
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
-        return f"cuda {torch.cuda.get_device_name(device)}"
+        return f"cuda {device_name(device)}"
     return device.type
-
-
-def _versions(model: Any) -> dict[str, str]:
-    """Versions of the libraries that compute."""
-    names = ["torch", "transformers", "lm_eval"]  # lm-eval's criteria end an answer
-    names += ["peft"] if hasattr(model, "peft_config") else []
-    names += ["bitsandbytes"] if getattr(model.config, "quantization_config", None) else []
-    known = {}
-    for name in names:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            known[name] = importlib.metadata.version(name)
-    return known
 
 
 def _without(content: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,6 +23,7 @@ from page_bench import __version__
 from page_bench.errors import UsageError
 from page_bench.store.file import explained, open_file
 from page_bench.store.key import Key, canonical_json
+from page_bench.user_path import user_path
 
 PATIENCE_S = 60.0
 """Seconds to wait for another process that is writing."""
@@ -73,7 +73,7 @@ class RunStore:
         read_only: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.path = user_path(path, "store").absolute()
         self.patience_s = patience_s
         with self._explained():
             self._connection = open_file(self.path, read_only, patience_s)
@@ -165,7 +165,7 @@ class RunStore:
             ).fetchone()
         if row is None:
             return None
-        if sha256(row[0]) != row[1]:
+        if not isinstance(row[0], str) or sha256(row[0]) != row[1]:
             raise UsageError(
                 f"store={self.path} is damaged: the record {key.digest} is not what was written; "
                 f"look at it with page-bench store verify."

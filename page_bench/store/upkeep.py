@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from page_bench.store.contents import FULL, KINDS, PartTable, overview, records
+from page_bench.store.file import read_as_stored
 from page_bench.store.key import NUMERICS_VERSION, digest_of
 from page_bench.store.store import Record, RunStore, insert, sha256
 
@@ -87,11 +88,11 @@ def faults(store: RunStore) -> Iterator[str]:
     for table, row, *_ in store.rows("PRAGMA foreign_key_check"):
         yield f"row {row} of {table} refers to nothing"
     for name, digest, text in store.rows("SELECT name, digest, json FROM parts"):
-        if sha256(text) != digest:
-            yield f"part {name} {digest[:12]} is not what was written"
+        if not isinstance(text, str) or sha256(text) != digest:
+            yield f"part {name} {str(digest)[:12]} is not what was written"
     for record in records(store):
         for fault in _faults_of(record):
-            yield f"record {record.digest[:12]}: {fault}"
+            yield f"record {str(record.digest)[:12]}: {fault}"
 
 
 def merge(store: RunStore, source: RunStore) -> Merged:
@@ -101,7 +102,7 @@ def merge(store: RunStore, source: RunStore) -> Merged:
         with store.transaction() as connection:
             for record in batch:
                 if faulty := list(_faults_of(record)):
-                    merged.damaged.append(f"{record.kind} {record.digest[:12]}: {faulty[0]}")
+                    merged.damaged.append(f"{record.kind} {str(record.digest)[:12]}: {faulty[0]}")
                     continue
                 if insert(connection, record):
                     merged.added += 1
@@ -109,7 +110,7 @@ def merge(store: RunStore, source: RunStore) -> Merged:
                 ((ours, known),) = connection.execute(
                     "SELECT value, value_sha256 FROM records WHERE digest = ?", (record.digest,)
                 )
-                if sha256(ours) != known:
+                if not isinstance(ours, str) or sha256(ours) != known:
                     merged.conflicts.append(
                         f"{record.kind} {record.digest[:12]} is damaged here and sound in the "
                         f"other; merge both stores into a new one"
@@ -137,7 +138,10 @@ def prune(store: RunStore, selection: Selection, dry: bool) -> dict[str, int]:
     Returns:
         Records that go, by kind.
     """
-    with store.snapshot() if dry else store.transaction() as connection:
+    with (
+        store.snapshot() if dry else store.transaction() as connection,
+        read_as_stored(store.path),
+    ):
         chosen = _chosen(store, selection)
         if not dry:
             gone = ((number,) for numbers in chosen.values() for number in numbers)
@@ -158,6 +162,10 @@ def _chosen(store: RunStore, selection: Selection) -> dict[str, list[int]]:
 
 
 def _faults_of(record: Record) -> Iterator[str]:
+    texts = record.digest, record.kind, record.value, record.value_sha256, record.about
+    if not all(isinstance(text, str) for text in (*texts, *record.parts.values())):
+        yield "a field of it is no text"
+        return
     if record.kind not in KINDS:
         yield f"its kind {record.kind} does not exist"
     if digest_of({name: sha256(text) for name, text in record.parts.items()}) != record.digest:
@@ -168,7 +176,7 @@ def _faults_of(record: Record) -> Iterator[str]:
         try:
             if not isinstance(json.loads(text), dict):
                 yield f"its {what} is no object"
-        except ValueError:
+        except (ValueError, RecursionError):
             yield f"its {what} is not JSON"
 
 

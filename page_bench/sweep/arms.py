@@ -20,6 +20,7 @@ from page_bench.config import PageConfig, is_ours
 from page_bench.errors import UsageError
 from page_bench.harness import MODEL
 from page_bench.sweep.file import SweepFile
+from page_bench.user_path import user_path
 
 _OF_THE_ARM = (
     *("evictor", "granularity", "score_norm", "budget", "n_sink", "recent"),
@@ -107,7 +108,7 @@ def arms_of(
             )
         digest = _digest(_determining(config))
         name = _name([f"{name}={drawn[name]}" for name in varying] or [sweep.path.stem], digest)
-        config.output_path = str(Path(config.output_path).expanduser() / name)
+        config.output_path = str(user_path(config.output_path, "--output_path") / name)
         arms.setdefault(digest, Arm(name, digest, drawn, config, page))
     return list(arms.values())
 
@@ -155,8 +156,9 @@ def _configuration(
     except SystemExit as error:
         reason = told.getvalue().strip().rpartition("error: ")[2]
         raise UsageError(f"lm_eval does not understand the command: {reason}.") from error
-    except (TypeError, ValueError, OSError) as error:
-        raise UsageError(f"lm_eval refuses the command: {error}") from error
+    except Exception as error:  # lm-eval raises what Python's parsers do
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise UsageError(f"lm_eval refuses the command: {said}") from error
     if config.model != MODEL:
         raise UsageError(
             f"the command runs --model {config.model}, but a sweep answers all arms by one "

@@ -11,6 +11,7 @@ from typing import Any
 from page_bench.argument_types import whole_number
 from page_bench.sweep.arms import Arm, arms_of, trackers_of
 from page_bench.sweep.file import read_sweep
+from page_bench.user_path import user_path
 
 _EPILOG = """\
 Each arm gets a folder of its own under --output_path, with what `lm_eval run` writes. A sweep that
@@ -46,7 +47,7 @@ def run(argv: Sequence[str], task_manager: Any = None) -> int:
     if args.plan:
         print(_table(plan_sweep(chosen, task_manager)))
         return 0
-    store = None if args.store is None else Path(args.store).expanduser()
+    store = None if args.store is None else user_path(args.store, "--store")
     print(run_sweep(chosen, store, task_manager, _say, args.ray))
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -16,14 +17,18 @@ import yaml
 
 from page_bench.errors import UsageError
 from page_bench.options import nearest
-from page_bench.sweep.parameters import Parameter, parse_parameter
+from page_bench.sweep.parameters import MOST, Parameter, parse_parameter, short
+from page_bench.user_path import user_path
 
 METHODS = ("grid", "random")
+_MOST_VALUES = 1_000_000
 _READ = ("method", "parameters", "command", "program", "run_cap")
 _TOLD = ("name", "description", "project", "entity", "metric")
 """Keys that say something to W&B and nothing to a sweep without its server."""
 _SERVER = ("early_terminate", "scheduler", "job", "image_uri", "launch")
 _DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+"""How environment variables end whose values must not be written down."""
 _ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 _UNDERSTOOD = (
     "lm_eval run …, python -m lm_eval run … or page-bench run …, with /usr/bin/env before it or not"
@@ -64,11 +69,10 @@ class SweepFile:
         limits = [limit for limit in (count, self.run_cap) if limit is not None]
         names = [parameter.name for parameter in self.parameters]
         if self.method == "grid":
-            rows = itertools.product(*(parameter.grid() for parameter in self.parameters))
-            return [
-                dict(zip(names, row, strict=True))
-                for row in itertools.islice(rows, min(limits, default=None))
-            ]
+            grids = [parameter.grid() for parameter in self.parameters]
+            limits.append(math.prod(map(len, grids)))
+            rows = itertools.islice(itertools.product(*grids), self._checked(min(limits)))
+            return [dict(zip(names, row, strict=True)) for row in rows]
         if not limits:
             raise UsageError(
                 f"{self.path} draws its arms at random; say how many with --count, or with run_cap "
@@ -77,8 +81,16 @@ class SweepFile:
         rng = random.Random(seed)
         return [
             {parameter.name: parameter.draw(rng) for parameter in self.parameters}
-            for _ in range(min(limits))
+            for _ in range(self._checked(min(limits)))
         ]
+
+    def _checked(self, arms: int) -> int:
+        if arms > MOST:
+            raise UsageError(
+                f"{self.path} has more than {MOST:,} arms; list fewer values, or take the first "
+                f"ones by --count."
+            )
+        return arms
 
     def lm_eval_words(self, drawn: Mapping[str, Any]) -> list[str]:
         """What follows `lm_eval run` in the command of one arm.
@@ -126,6 +138,11 @@ class SweepFile:
         return words
 
     def _variable(self, found: re.Match[str]) -> str:
+        if found[1].endswith(_SECRETS):
+            raise UsageError(
+                f"{self.path}: the command reads {found[1]}, which would stand in the results, as "
+                f"every argument does; leave it out, programs read such variables by themselves."
+            )
         value = os.environ.get(found[1])
         if value is None:
             raise UsageError(
@@ -142,13 +159,16 @@ def read_sweep(path: str | Path) -> SweepFile:
         UsageError: it is no readable YAML, has keys that W&B's files have not, or asks for what
             only W&B's server can do.
     """
-    path = Path(path).expanduser()
+    path = user_path(path, "the sweep file")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}); name a sweep file.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
+    # PyYAML raises what Python's own types do: for dates, numbers, names that are no keys.
+    except Exception as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise UsageError(f"{path} is not YAML: {said.rstrip('.')}.") from error
+    _check_size(path, content)
     if not isinstance(content, dict):
         raise UsageError(f"{path} is not a sweep: it needs the keys method, parameters, command.")
     _check_keys(path, content)
@@ -186,6 +206,23 @@ def read_sweep(path: str | Path) -> SweepFile:
     )
 
 
+def _check_size(path: Path, content: object) -> None:
+    """Raise for a small file that stands for an endless one: its aliases repeat parts of it."""
+    waiting, seen = [content], 0
+    while waiting:
+        one = waiting.pop()
+        seen += 1
+        if seen > _MOST_VALUES:
+            raise UsageError(
+                f"{path} holds more than {_MOST_VALUES:,} values, those that aliases repeat "
+                f"included; write a smaller one."
+            )
+        if isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list | tuple | set):
+            waiting += one
+
+
 def _check_keys(path: Path, content: Mapping[object, Any]) -> None:
     for key in content:
         if key in _SERVER:
@@ -200,8 +237,8 @@ def _check_keys(path: Path, content: Mapping[object, Any]) -> None:
 def _command(path: Path, given: object) -> tuple[str, ...]:
     if isinstance(given, str):
         given = given.split()
-    if not isinstance(given, Sequence) or not given:
-        raise UsageError(f"{path}: command is {given!r}; give the list of its words.")
+    if not isinstance(given, list) or not given:
+        raise UsageError(f"{path}: command is {short(given)}; give the list of its words.")
     if any(isinstance(word, dict | list) or word is None for word in given):
         raise UsageError(
             f"{path}: the command holds what is no word; quote what has a colon or braces."

@@ -13,6 +13,7 @@ from typing import Any
 from filelock import FileLock
 from lm_eval.loggers import EvaluationTracker, evaluation_tracker
 
+from page_bench import json_text
 from page_bench.analysis.runs import TRACE_PATTERN
 from page_bench.errors import UsageError
 from page_bench.sweep.arms import Arm
@@ -42,7 +43,7 @@ def outdated(arm: Arm) -> list[str]:
 def _whole(arm: Arm) -> dict[str, Any] | None:
     """The arm's marker, if all files are there, each as long as when it was finished."""
     try:
-        marker: dict[str, Any] = json.loads((arm.folder / MARKER).read_text(encoding="utf-8"))
+        marker: dict[str, Any] = json_text.parse((arm.folder / MARKER).read_bytes(), nan=True)
         whole = marker["arm"] == arm.digest and all(
             (arm.folder / name).stat().st_size == size for name, size in marker["files"].items()
         )

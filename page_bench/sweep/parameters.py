@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 import random
 import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from page_bench.errors import UsageError
+from page_bench.json_text import LARGEST
 from page_bench.options import nearest
+
+MOST = 100_000
+"""Values of a parameter on a grid, and arms of a sweep, at most."""
 
 _BOUNDS = ("min", "max")
 _DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
@@ -35,7 +40,7 @@ _DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
 }
 """W&B's distributions: the keys that each needs, and those that it may have with their defaults."""
 
-_ON_A_GRID = ("constant", "categorical", "int_uniform", "q_uniform")
+_AS_GIVEN = ("constant", "categorical", "categorical_w_probabilities")
 _KEYS = tuple(
     dict.fromkeys(
         key for needed, optional in _DISTRIBUTIONS.values() for key in (*needed, *optional)
@@ -78,23 +83,43 @@ class Parameter:
             case "categorical":
                 return list(self.options["values"])
             case "int_uniform":
+                self._check_count(high - low + 1)  # type: ignore[operator]
                 return list(range(low, high + 1))  # type: ignore[arg-type,operator]
             case "q_uniform":
                 q = self.options["q"]
+                self._check_count((high - low) / q)  # type: ignore[operator]
                 return [low + i * q for i in range(math.ceil((high - low) / q))]  # type: ignore[operator]
         raise UsageError(
             f"the parameter {self.name} ({self.distribution}) has no grid of values; list them in "
             f"values, or use method: random."
         )
 
+    def _check_count(self, count: float) -> None:
+        if count > MOST:
+            raise UsageError(
+                f"the parameter {self.name} has more than {MOST:,} values; list fewer in values."
+            )
+
     def draw(self, rng: random.Random) -> Any:
-        """A value from its distribution; with `q`, the nearest multiple of it."""
-        value = _DRAWS[self.distribution.removeprefix("q_")](self.options, rng)
-        if "q" not in self.options:
-            return value
-        q = self.options["q"]
-        rounded = round(value / q) * q
-        return int(rounded) if isinstance(q, int) else float(rounded)
+        """A value from its distribution; with `q`, the nearest multiple of it.
+
+        Raises:
+            UsageError: it is too large, or too small, for a number.
+        """
+        try:
+            value = _DRAWS[self.distribution.removeprefix("q_")](self.options, rng)
+            if "q" in self.options:
+                q = self.options["q"]
+                rounded = round(value / q) * q
+                value = int(rounded) if isinstance(q, int) else float(rounded)
+            if self.distribution not in _AS_GIVEN and not _is_number(value):
+                raise OverflowError
+        except (OverflowError, ValueError, ZeroDivisionError) as error:
+            raise UsageError(
+                f"the parameter {self.name} ({self.distribution}) draws numbers that are out of "
+                f"range; narrow its bounds."
+            ) from error
+        return value
 
 
 def parse_parameter(name: object, given: object) -> Parameter:
@@ -105,11 +130,13 @@ def parse_parameter(name: object, given: object) -> Parameter:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is not a parameter's name: write letters, digits, _ . and -, a letter first."
+            f"{short(name)} is not a parameter's name: write letters, digits, _ . and -, a letter "
+            f"first."
         )
     if not isinstance(given, Mapping):
         raise UsageError(
-            f"the parameter {name} is {given!r}; write value: {given!r}, or values: with a list."
+            f"the parameter {name} is {short(given)}; write value: {short(given)}, or values: with "
+            f"a list."
         )
     if "parameters" in given:
         raise UsageError(
@@ -158,9 +185,9 @@ def _check(name: str, distribution: str, options: Mapping[str, Any]) -> None:
     for key, value in options.items():
         if key in ("values", "probabilities"):
             if not isinstance(value, list) or not value:
-                raise UsageError(f"{key} of the parameter {name} is {value!r}; give a list.")
+                raise UsageError(f"{key} of the parameter {name} is {short(value)}; give a list.")
         elif key != "value" and not _is_number(value):
-            raise UsageError(f"{key} of the parameter {name} is {value!r}; give a number.")
+            raise UsageError(f"{key} of the parameter {name} is {short(value)}; give a number.")
     if distribution == "int_uniform" and not all(_is_integer(options[key]) for key in _BOUNDS):
         raise UsageError(f"min and max of the parameter {name} must be whole numbers.")
     if "min" in options and options["min"] >= options["max"]:
@@ -189,7 +216,14 @@ def _is_integer(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value)
+
+
+def short(value: object) -> str:
+    """A value as a file holds it; of a large one, a part: aliases may make it endless."""
+    return reprlib.repr(value)
 
 
 def _uniform(o: Mapping[str, Any], rng: random.Random) -> float:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from page_bench import json_text
 from page_bench.analysis.runs import read_traces
 from page_bench.errors import UsageError
 from page_bench.sweep.output import LOCK, MARKER
 from page_bench.trace import Trace
+from page_bench.user_path import is_file, user_path
 
 RESULTS_PATTERN = "results_*.json"
 
@@ -90,11 +91,11 @@ class FinishedRun:
         found = {}
         for task, config in self.results["configs"].items():
             path = self.path.parent / f"samples_{task}_{stamp[0]}.jsonl"
-            if not path.is_file():
+            if not is_file(path):
                 return None
-            with path.open(encoding="utf-8", newline="\n") as file:
+            with path.open("rb") as file:
                 try:
-                    rows = [json.loads(line) for line in file]
+                    rows = [json_text.parse(line, nan=True) for line in file]
                 except ValueError as error:
                     raise UsageError(
                         f"{path} is not whole ({error}); delete it, or run again."
@@ -134,7 +135,7 @@ def finished_runs(places: Sequence[str]) -> tuple[list[FinishedRun], list[str]]:
 def _results_files(places: Sequence[str]) -> list[Path]:
     found: dict[Path, Path] = {}
     for place in places:
-        path = Path(place).expanduser()
+        path = user_path(place)
         if not path.exists():
             raise UsageError(
                 f"{path} does not exist; give folders or results files of finished runs."
@@ -148,7 +149,7 @@ def _read(path: Path) -> FinishedRun | str:
     """A run, or why it is none."""
     try:
         text = path.read_bytes()
-        results = json.loads(text)
+        results = json_text.parse(text, nan=True)
         page = results["config"].get("page")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "it is no whole results file of lm-eval"
@@ -162,8 +163,8 @@ def _read(path: Path) -> FinishedRun | str:
         return "it has no trace"
     # The folder may have been moved since.
     beside = path.parent / Path(traced).name
-    trace_file = beside if beside.is_file() else Path(traced)
-    if not trace_file.is_file():
+    trace_file = beside if is_file(beside) else Path(traced)
+    if not is_file(trace_file):
         return f"its trace {trace_file.name} is gone"
     name = path.stem if folder is None else folder.name
     digest = hashlib.sha256(text).hexdigest()[:_ID_LENGTH]
@@ -175,7 +176,7 @@ def _arm(path: Path) -> tuple[Path | None, dict[str, Any] | None]:
     for folder in list(path.absolute().parents)[:2]:
         if (folder / LOCK).exists() or (folder / MARKER).exists():
             try:
-                marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+                marker = json_text.parse((folder / MARKER).read_bytes(), nan=True)
                 return folder, dict(marker["parameters"])
             except (OSError, ValueError, KeyError, TypeError):
                 return folder, None

@@ -13,6 +13,8 @@ from typing import Any
 
 from lm_eval.loggers.wandb_logger import WandbLogger
 
+from page_bench import json_text
+from page_bench.calibration import file as calibration_file
 from page_bench.errors import UsageError
 from page_bench.tracking.failures import reason
 from page_bench.tracking.finished import Content, FinishedRun
@@ -20,6 +22,7 @@ from page_bench.tracking.full_cache import Verdicts, full_correct
 from page_bench.tracking.logger import watched
 from page_bench.tracking.mode import wandb_mode
 from page_bench.tracking.run import TrackedRun
+from page_bench.user_path import user_path
 
 log = logging.getLogger(__name__)
 
@@ -99,9 +102,7 @@ def upload(
     tracked.start(run.page)
     for trace in traces:
         tracked.answered(trace.gate_open, trace.kept_kv)
-    calibration = run.page.get("calibration")
-    if calibration is not None and not Path(calibration).expanduser().is_file():
-        calibration = None
+    calibration = _calibration(run.page.get("calibration"))
     tracked.finish(run.page, traces, full_correct(traces, {}, known), calibration)
     logger.post_init(run.results)
     logger.log_eval_result()
@@ -114,6 +115,17 @@ def upload(
     if not warnings:
         _mark(run, destination, opened)
     return Uploaded(True, warnings)
+
+
+def _calibration(name: object) -> str | None:
+    """The file that results name, where it is a calibration: they may name any file at all."""
+    if not isinstance(name, str):
+        return None
+    try:
+        calibration_file.load(user_path(name))
+    except UsageError:
+        return None
+    return name
 
 
 def _open(run: FinishedRun, destination: Destination) -> Any:
@@ -144,7 +156,7 @@ def _open(run: FinishedRun, destination: Destination) -> Any:
 
 def _marks(run: FinishedRun) -> dict[str, Any]:
     try:
-        found = json.loads((run.path.parent / MARKS).read_text(encoding="utf-8"))
+        found = json_text.parse((run.path.parent / MARKS).read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from page_bench import default_model
+from page_bench import default_model, json_text
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Store:
     def read(self, index: int) -> dict[str, Any] | None:
         """A sample; None when it is not there or not whole."""
         try:
-            row = json.loads(self._file(index).read_text(encoding="utf-8"))
+            row = json_text.parse(self._file(index).read_bytes())
         except (OSError, ValueError):
             return None
         return row if isinstance(row, dict) and row.get("index") == index else None

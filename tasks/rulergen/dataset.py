@@ -21,6 +21,8 @@ from page_bench.tasks.rulergen.meter import meter_of
 from page_bench.tasks.rulergen.samples import Generator, Settings
 
 SAMPLES = 500
+MOST = 100_000
+"""Samples of a set, at most."""
 
 FIELDS = (
     *("system", "prompt", "answer_prefix", "context", "question", "answers"),
@@ -61,6 +63,8 @@ def load(ruler_length: int, ruler_task: str, **metadata: Any) -> dict[str, Rows]
     check_names(metadata)
     protocol = protocols.protocol_of(metadata)
     count = _number(metadata, "num_samples", SAMPLES, at_least=1)
+    if count > MOST:
+        raise UsageError(f"num_samples={count} is more than the {MOST:,} that a set may have.")
     seed = _number(metadata, "ruler_seed", Settings.seed, at_least=0)
     near_tie_keys = None
     if metadata.get("near_tie_keys") is not None and ruler_task.startswith("niah_multikey"):

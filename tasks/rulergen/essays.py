@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from page_bench.errors import UsageError
+from page_bench.user_path import user_path
 
 HUB_ESSAYS = "baber/paul_graham_essays"
 SYNTHETIC = "synthetic"
@@ -128,7 +129,7 @@ def load(source: str | None = None) -> Essay:
     name = source or os.environ.get(VARIABLE) or HUB_ESSAYS
     if name == SYNTHETIC:
         return Essay(SYNTHETIC, _synthetic())
-    file = Path(name).expanduser()
+    file = user_path(name, "essays")
     text = _file(file) if file.is_file() else _data_set(name)
     words = tuple(text.split())
     if not words:

@@ -10,12 +10,13 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from page_bench import json_text
 from page_bench.errors import UsageError
 from page_bench.tasks.rulergen.draft import Draft, Parts
 from page_bench.tasks.rulergen.templates import Templates, fill
+from page_bench.user_path import user_path
 
 SOURCES = {"qa_1": "squad", "qa_2": "hotpotqa"}
 """Task → metadata key that names its file."""
@@ -119,7 +120,7 @@ def load(kind: str, source: str | None = None) -> Corpus:
             name, rows = HUB[kind][0], _hub(kind)
             read = _flat_squad if kind == "squad" else _hub_hotpotqa
             return _corpus(name, read(rows))
-        raw = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
+        raw = json_text.parse(user_path(name, kind).read_bytes(), nan=True, twice=True)
         return _corpus(name, _squad(raw) if kind == "squad" else _hotpotqa(raw))
     except Exception as error:  # datasets raises what its many readers raise
         said = (str(error).splitlines() or [""])[0] or type(error).__name__

@@ -25,10 +25,12 @@ function seriesOf(places) {
   for (const place of places) {
     const key = JSON.stringify([evictorOf(place.row), gateOf({ ...place.row, tau: null })]);
     if (!found.has(key)) {
-      const label = place.row.gate === "closed" ? "full cache"
-        : `${evictorOf(place.row)}, ${gateOf({ ...place.row, tau: null })}`;
+      const evictor = place.row.gate === "closed" ? null : evictorOf(place.row);
+      const gate = `, ${gateOf({ ...place.row, tau: null })}`;
+      const label = evictor === null ? "full cache" : isolated(evictor) + gate;
+      const named = () => (evictor === null ? [label] : [name(evictor), gate]);
       const own = colour.get(evictorOf(place.row));
-      found.set(key, { label, colour: place.row.gate === "closed" ? "var(--s6)" : own ?? "var(--s6)", places: [] });
+      found.set(key, { label, named, colour: place.row.gate === "closed" ? "var(--s6)" : own ?? "var(--s6)", places: [] });
     }
     found.get(key).places.push(place);
   }
@@ -39,7 +41,7 @@ function legend(series) {
   return el("ul", { class: "legend" }, ...series.map((one) => {
     const sign = svg("svg", { viewBox: "0 0 16 12", "aria-hidden": "true" });
     sign.append(mark(one.places[0].row, one.colour, 8, 6));
-    return el("li", {}, sign, " ", name(one.label));
+    return el("li", {}, sign, " ", ...one.named());
   }));
 }
 
@@ -123,7 +125,7 @@ function drawFrontier(places) {
   target.replaceChildren(chart, legend(series),
     el("p", { class: "facts" }, `n = ${n}; bars are 95 % intervals. The wide grey line is the frontier: nothing shown is more often right with as much cache or less.`),
     chartData(["Row", "Budget", "Kept KV", "Correct", "95 % interval", "On the frontier"],
-      series.flatMap((one) => one.places.map((p) => [[name(one.label)], String(p.row.budget), p.row.kept_kv,
+      series.flatMap((one) => one.places.map((p) => [one.named(), String(p.row.budget), p.row.kept_kv,
         p.row.correct, interval(p.row, "correct") ?? "–", front.includes(p) ? "yes" : "no"])), 1));
 }
 
@@ -146,7 +148,7 @@ function drawHarm(places, everyone, budget) {
     .map((task) => ({ task, of: classOf(everyone, task) }))
     .sort((a, b) => a.of.localeCompare(b.of) || a.task.localeCompare(b.task));
   const series = seriesOf(shown);
-  const marks = series.flatMap((one) => one.places.map((place) => ({ ...place, colour: one.colour, label: one.label })));
+  const marks = series.flatMap((one) => one.places.map((place) => ({ ...place, colour: one.colour, label: one.label, named: one.named })));
   const [left, right, top] = [chartWidth() < 500 ? 118 : 150, 16, 6];
   const band = Math.max(30, marks.length * 11 + 8);
   const [width, height] = [chartWidth(), top + band * tasks.length + 44];
@@ -174,9 +176,9 @@ function drawHarm(places, everyone, budget) {
       chart.append(bar);
     }
     const dot = mark(one.row, one.colour, x(own.harm), at);
-    dot.append(svg("title", {}, `${task}, ${one.label}: ${number(own.harm)} of ${own.n}`));
+    dot.append(svg("title", {}, `${isolated(task)}, ${one.label}: ${number(own.harm)} of ${own.n}`));
     chart.append(dot);
-    lines.push([[name(task)], of, [name(one.label)], own.harm, interval(own, "harm") ?? "–", String(own.n)]);
+    lines.push([[name(task)], of, one.named(), own.harm, interval(own, "harm") ?? "–", String(own.n)]);
   }));
   target.replaceChildren(chart, legend(series),
     el("p", { class: "facts" }, `Per task n = ${[...new Set(shown.flatMap((p) => p.tasks.map((t) => t.n)))].join(", ")}; bars are 95 % intervals. The class of a task is told by ρ under plain eviction.`),

@@ -16,6 +16,9 @@ function el(name, attributes = {}, ...children) {
 /* A name keeps its own writing direction to itself. */
 const name = (text) => el("bdi", {}, String(text));
 
+/* The same where there can be no element. */
+const isolated = (text) => `\u2068${text}\u2069`;
+
 function svg(kind, attributes = {}, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", kind);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -30,7 +33,9 @@ const signed = (value) => (value > 0 ? "+" : "") + number(value);
 
 function interval(row, key) {
   const [low, high] = [row[`${key}_low`], row[`${key}_high`]];
-  return low == null || high == null || low === high ? null : `${number(low)} to ${number(high)}`;
+  if (low == null || high == null) return null;
+  // A cache that is as large on every input has no spread; whatever else has none rests on few.
+  return low === high && key === "kept_kv" ? null : `${number(low)} to ${number(high)}`;
 }
 
 function estimate(row, key, show = number) {

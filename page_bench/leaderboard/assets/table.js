@@ -1,6 +1,6 @@
 "use strict";
 const COLUMNS = [
-  { key: "rank", title: "Rank", value: (p) => p.order, show: (p) => [p.shown], kind: "number" },
+  { key: "rank", title: "Rank", value: (p) => p.order, show: (p) => rankCell(p), kind: "number" },
   { key: "evictor", title: "Evictor", value: (p) => evictorOf(p.row), show: (p) => evictorCell(p.row) },
   { key: "gate", title: "Gate", value: (p) => gateOf(p.row), show: (p) => [name(gateOf(p.row))], wide: true },
   { key: "budget", title: "Budget", show: (p) => [String(p.row.budget)], kind: "number", wide: true },
@@ -13,7 +13,17 @@ const COLUMNS = [
   { key: "auc_drop", title: "AUC of D", kind: "number", minor: true, best: "high" },
 ];
 const USUAL = ["rank", "evictor", "gate", "budget", "kept_kv", "correct", "harm"];
+const LETTERS = { "τ": "tau", "δ": "delta", "ρ": "rho" };
+const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/;
+/* Columns whose values are one name, so that a part of it is another. */
+const NAMES = ["evictor", "gate", "tau_variant", "granularity"];
 const state = { group: 0, sort: "rank", down: false, opened: new Set() };
+
+/* A rank says something among rows of about the same kept KV alone. */
+function rankCell(place) {
+  if (state.sort === "rank" || place.rank == null) return [place.shown];
+  return [place.shown, el("small", {}, "kept KV ", el("span", { class: "whole" }, place.kept))];
+}
 
 function evictorCell(row) {
   const also = [row.granularity, row.score_norm === "none" ? null : `norm ${row.score_norm}`].filter(Boolean);
@@ -30,16 +40,45 @@ const valueOf = (column, place) => (column.value ? column.value(place) : place.r
 function placesOf(group) {
   let order = 0;
   return group.bins.flatMap((bin, i) => bin.places.map(([id, shown, rank]) => ({
-    row: data.rows[id], tasks: data.tasks[id] ?? [], id, shown, rank, bin: i, order: order++,
+    row: data.rows[id], tasks: data.tasks[id] ?? [], id, shown, rank, bin: i, kept: bin.label, order: order++,
   })));
+}
+
+/* Whether a text holds a word that is not a part of a longer word or number. */
+function holdsWhole(text, word) {
+  const escaped = word.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&");
+  return new RegExp(`(?<![\\p{L}\\p{N}_.])${escaped}(?![\\p{L}\\p{N}_]|\\.\\d)`, "u").test(text);
+}
+
+/* Numbers are meant as they are shown, or as they are. */
+function isValue(key, value, wanted) {
+  if (value == null) return false;
+  if (typeof value === "number") {
+    return [value, Number(value.toFixed(3)), Number(value.toPrecision(3))].includes(Number(wanted));
+  }
+  const text = String(value).toLowerCase();
+  return text === wanted || (!NAMES.includes(key) && holdsWhole(text, wanted));
+}
+
+/* A row's fit to one lower-case word: NAME=VALUE of a column or in its command, a number, a text. */
+function fitsWord(row, text, word) {
+  const [, given, wanted] = word.match(/^([^=]+)=(.+)$/) ?? [];
+  if (!given) return NUMBER.test(word) ? holdsWhole(text, word) : text.includes(word);
+  const key = LETTERS[given] ?? given.replace("-", "_");
+  if (!(key in data.meanings)) return holdsWhole(text, word);
+  return isValue(key, row[key], wanted) || (key === "tau" && isValue("tau_variant", row.tau_variant, wanted));
+}
+
+function found(row, words) {
+  const text = [evictorOf(row), row.granularity, gateOf(row), row.budget, row.command, row.date, row.tasks]
+    .join(" ").toLowerCase();
+  return words.toLowerCase().split(/\s+/).every((word) => fitsWord(row, text, word));
 }
 
 function fits(place) {
   const [evictor, gate, words] = [byId("evictor").value, byId("gate").value, byId("find").value];
-  const text = [evictorOf(place.row), place.row.granularity, gateOf(place.row), place.row.budget,
-    place.row.command, place.row.date, place.row.tasks].join(" ").toLowerCase();
   return (!evictor || evictorOf(place.row) === evictor) && (!gate || place.row.gate === gate)
-    && words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+    && found(place.row, words);
 }
 
 function sorted(places) {
@@ -81,7 +120,7 @@ function rowsOf(place, columns) {
   const isOpen = state.opened.has(place.id);
   const opener = el("button", {
     type: "button", class: "opener", "aria-expanded": String(isOpen), "aria-controls": `d-${place.id}`,
-    "aria-label": `Details of ${evictorOf(place.row)}, gate ${gateOf(place.row)}, budget ${place.row.budget}`,
+    "aria-label": `Details of ${isolated(evictorOf(place.row))}, gate ${gateOf(place.row)}, budget ${place.row.budget}`,
   }, isOpen ? "−" : "+");
   const inside = el("tr", { id: `d-${place.id}`, class: "inside", hidden: !isOpen });
   const fill = () => inside.replaceChildren(el("td", { colspan: columns.length + 1 },
@@ -166,7 +205,7 @@ function chooseGroup(index) {
     .map((p) => p.row.budget))].sort((a, b) => a - b);
   options(byId("harm-budget"), budgets.map(String));
   byId("harm-budget").parentElement.hidden = budgets.length === 0;
-  byId("group-title").replaceChildren(name(group.label));
+  byId("group-title").replaceChildren(name(group.name), group.rest);
   byId("group-note").hidden = !group.note;
   byId("group-note").replaceChildren(name(group.note));
   byId("group-facts").replaceChildren(...group.facts.flatMap(([what, text], i) => [i ? " · " : "", `${what}: `, name(text)]));
@@ -206,7 +245,7 @@ function start() {
   const select = byId("group");
   for (const kind of [...new Set(data.groups.map((group) => group.kind))]) {
     select.append(el("optgroup", { label: kind }, ...data.groups.flatMap((group, i) =>
-      group.kind === kind ? [el("option", { value: i }, group.label)] : [])));
+      group.kind === kind ? [el("option", { value: i }, isolated(group.name) + group.rest)] : [])));
   }
   if (!data.groups.length) {
     byId("status").textContent = "There are no rows yet.";

@@ -1,0 +1,49 @@
+"""Which arguments of transformers' `generate` page_hf cannot honour with its own cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from page_bench.decode import AnswerRequest
+from page_bench.errors import UsageError
+
+_CACHES = ("cache_implementation", "cache_config", "past_key_values", "cache", "use_cache")
+_HARMLESS = (("cache_implementation", "dynamic"), ("use_cache", True))
+"""What page_hf does anyhow."""
+
+
+def check_generation(config: Any, request: AnswerRequest, where: str) -> None:
+    """Check that an answer can be made as it is asked for and as the model's own defaults say.
+
+    Args:
+        config: the model's generation config; None where it has none.
+        request: how to answer.
+        where: the sample's name, for errors.
+
+    Raises:
+        UsageError: another cache than the one that entries leave, or a number of tokens for which
+            lm-eval's `hf` model would not listen to the task.
+    """
+    for name, value in request.arguments.items():
+        if name == "prefill_chunk_size" and value is not None:
+            raise UsageError(
+                f"prefill_chunk_size={value} of {where} reads a prompt in pieces, but page_hf "
+                f"observes it in one; leave it out."
+            )
+        if name in _CACHES and value is not None and (name, value) not in _HARMLESS:
+            raise UsageError(
+                f"{name}={value!r:.40} of {where} asks for another KV cache than the one that "
+                f"page_hf keeps and entries leave; leave it out."
+            )
+    if getattr(config, "cache_implementation", None) == "quantized":
+        raise UsageError(
+            "the model's generation config asks for a quantised KV cache, but page_hf keeps keys "
+            "and values as they are; take cache_implementation out of it."
+        )
+    most = getattr(config, "max_new_tokens", None)
+    if most is not None and most > request.max_new_tokens:
+        raise UsageError(
+            f"the model's generation config sets max_new_tokens={most}, which lm-eval's hf model "
+            f"follows in place of the {request.max_new_tokens} tokens of {where}; take it out "
+            f"there, or ask for as many: --gen_kwargs max_gen_toks={most}."
+        )

@@ -1,0 +1,111 @@
+"""What a run says of itself beyond its numbers: warnings, and where the numbers came from."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stored_traces import stored
+from tiny_models import tiny_model
+
+from page_bench import __version__, provenance
+from page_bench.config import PageConfig
+from page_bench.decision import without_pilot
+from page_bench.record import brief
+from page_bench.run_record import RunRecord
+from page_bench.summary import RunSummary
+from page_bench.trace import Answer, Trace
+
+
+def warnings(traces: Sequence[Trace], **arguments: Any) -> str:
+    """Those of a run before its answers are scored, as one text."""
+    config = PageConfig(gate="open", **arguments)
+    found = RunSummary.of(config, [*map(brief, traces)], without_pilot(config))
+    return "\n".join(found.warnings)
+
+
+def said(answers: Sequence[str], task: str = "vt", **changes: Any) -> list[Trace]:
+    return [stored(task, i, answer=text, **changes) for i, text in enumerate(answers)]
+
+
+def test_answers_that_are_all_empty_are_a_warning() -> None:
+    empty = said(["", " ", "\n", "", ""])
+    assert "all 5 answers to vt are empty" in warnings(empty)
+    assert "empty" not in warnings([*said(["", "", "", ""]), stored("vt", 4, answer="7")])
+
+
+def test_answers_that_are_all_the_same_are_a_warning_for_their_task_alone() -> None:
+    found = warnings([*said(["the"] * 6, "fwe"), *said(["1", "2", "3", "1", "1"], "vt")])
+    assert "all 6 answers to fwe are the same" in found
+    assert "vt" not in found
+
+
+def test_few_answers_repeats_and_likelihoods_prove_nothing() -> None:
+    assert "answers to" not in warnings(said(["the"] * 4))
+    assert "answers to" not in warnings([stored("vt", 0, answer="the", repeat=i) for i in range(9)])
+    assert "answers to" not in warnings(said([""] * 9, log_likelihoods=[-1.0], greedy=[False]))
+
+
+def test_truncated_prompts_are_a_warning() -> None:
+    cut = [stored("vt", i, truncated_tokens=n) for i, n in enumerate([0, 10, 30, 50])]
+    assert "3 of 4 prompts were cut by truncation=middle, of 30 tokens in the median" in warnings(
+        cut, truncation="middle"
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ([0.0] * 20, "even the full cache is hardly ever right (vt 0.00 of 20)"),
+        ([1.0] + [0.0] * 19, "even the full cache is hardly ever right (vt 0.05 of 20)"),
+        ([1.0, 1.0] + [0.0] * 18, None),
+        ([0.0] * 4, None),
+    ],
+)
+def test_a_full_cache_that_fails_the_task_is_a_warning(
+    verdicts: list[float], expected: str | None, tmp_path: Path
+) -> None:
+    traces = [
+        stored("vt", i, gate="closed", correct=value, kept_all_because="gate closed")
+        for i, value in enumerate(verdicts)
+    ]
+    # What was evicted may fail.
+    traces += [stored("vt", 100 + i, correct=0.0) for i in range(9)]
+    record = RunRecord(str(tmp_path))
+    record.add("generate_until", RunSummary(), [Answer(t.answer, t) for t in traces])
+    found = "\n".join(record.close({})["warnings"])
+    assert expected in found if expected else "full cache" not in found
+
+
+def test_a_record_says_what_computed_it() -> None:
+    found = provenance.provenance(tiny_model("llama"), torch.device("cpu"))
+    assert found["page_bench"] == __version__
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["device"] == "cpu"
+    processors = Path("/proc/cpuinfo")
+    if processors.exists() and "model name" in processors.read_text():
+        assert f": {found['device_name']}\n" in processors.read_text()
+    assert found["device_name"]
+
+
+def test_the_commit_is_that_of_page_bench_and_says_what_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
+    provenance.commit.cache_clear()
+    assert provenance.commit() is None
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "file").write_text("1")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    provenance.commit.cache_clear()
+    assert provenance.commit() == head.stdout.strip()
+    (tmp_path / "file").write_text("2")
+    provenance.commit.cache_clear()
+    assert provenance.commit() == f"{head.stdout.strip()}-dirty"
+    provenance.commit.cache_clear()
