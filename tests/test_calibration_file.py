@@ -25,7 +25,7 @@ from page_bench.calibration.file import (
 from page_bench.calibration.fingerprint import Fingerprint, model_fingerprint
 from page_bench.calibration.match import mismatches, overlap, refuse_mismatch, settings_of
 from page_bench.config import PageConfig
-from page_bench.decision import calibration_warnings
+from page_bench.decision import calibration_warnings, from_calibration
 from page_bench.errors import UsageError
 from page_bench.gating.gates import make_gate
 from page_bench.gating.rules import midpoint_threshold, quantile_threshold
@@ -406,3 +406,12 @@ def test_the_last_number_of_a_parameter_counts() -> None:
     with torch.no_grad():
         model.lm_head.weight.view(-1)[-1] += 1
     assert model_fingerprint(model).weights != before
+
+
+def test_the_runs_own_theta_is_taken(calibration: Calibration, tmp_path: Path) -> None:
+    calibration.save(tmp_path / "c.json")
+    arm = PageConfig(calibration=str(tmp_path / "c.json"), tau="zscore", theta_z=0.5)
+    found = from_calibration(arm).threshold
+    assert found is not None
+    assert found.tau == pytest.approx(zscore_threshold(DROPS, 0.5).tau)
+    assert found.tau != pytest.approx(zscore_threshold(DROPS, -0.69).tau)

@@ -272,3 +272,22 @@ def test_an_empty_continuation_is_an_error(tiny_folder: TinyFolder) -> None:
     lm = page_lm(tiny_folder("llama"))
     with pytest.raises(UsageError, match="a continuation of task document 0 is empty"):
         lm.loglikelihood(requests(CONTEXTS[:1], [""]), disable_tqdm=True)
+
+
+def test_likelihoods_are_taken_in_the_dtype_asked_for() -> None:
+    model = tiny_model("llama")
+    ids = random_prompt(30)
+    with attention.observing(model):
+        filled = prefill(model, ids, window=8, room=4)
+        of = {
+            dtype: score_continuations(
+                model,
+                [(filled.cache, filled.logits)],
+                ContinuationRequest(((5,),), dtype),
+                30,
+            )[0].log_likelihoods[0]
+            for dtype in (torch.float32, torch.float16)
+        }
+    for dtype, found in of.items():
+        assert found == float(filled.logits.log_softmax(-1, dtype=dtype)[0, 5])
+    assert of[torch.float32] != of[torch.float16]

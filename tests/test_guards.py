@@ -165,3 +165,12 @@ def test_compiled_models_are_refused(compiled: Callable[[PreTrainedModel], Any])
     support.check_model(model)
     with pytest.raises(UsageError, match=r"is compiled .*give the model as it was loaded"):
         support.check_model(compiled(model))
+
+
+def test_entropy_is_of_what_a_token_is_chosen_from() -> None:
+    alone = AnswerRequest(
+        4, ("<|im_end|>",), {"do_sample": False, "suppress_tokens": [*range(6), *range(7, 300)]}
+    )
+    answer = answered(tiny_model("llama"), request=alone).answer
+    assert answer.answer_ids == [6] * 4
+    assert answer.mean_token_entropy == 0

@@ -21,6 +21,7 @@ from page_bench.eviction import KeepPlan, evict, positions_to_keep
 from page_bench.evictors.base import Granularity
 from page_bench.prefill import forward, prefill
 from page_bench.prompt import Prompt
+from page_bench.signals import keynorm_disp
 from page_bench.support import check_config, check_model, layer_windows
 
 attention.register()
@@ -185,3 +186,16 @@ def test_kept_kv_is_reported_over_both_kinds_of_layers(granularity: Granularity)
     assert len(outcome.seen.agreement) == 4
     full, sliding = 220, 16
     assert outcome.answer.kept_kv == (55 + sliding) / (full + sliding)
+
+
+def test_keys_are_those_of_the_layers_that_are_observed() -> None:
+    model, ids = model_of("olmo3"), prompt_of(LENGTH)
+    config = PageConfig(window=8, signals="all", gate="open")
+    request = AnswerRequest(2, ("<|im_end|>",), {"do_sample": False})
+    asked = Prompt("t", 0, 0, None, "p", tuple(ids[0].tolist()), None, 0, request)
+    with attention.observing(model):
+        filled = prefill(model, ids, window=8, room=1)
+        (outcome,), _ = Engine(model, tiny_tokenizer(False), config).run([asked])
+    keys = [filled.cache.layers[i].keys[0] for i in filled.observation.layers]
+    assert filled.observation.layers != tuple(range(len(keys)))
+    assert outcome.seen.signals["keynorm_disp"] == pytest.approx(keynorm_disp(keys), rel=1e-5)

@@ -14,6 +14,7 @@ from tiny_models import tiny_model, tiny_tokenizer
 
 from page_bench import prompt_pass
 from page_bench.config import PageConfig
+from page_bench.continuations import ContinuationRequest
 from page_bench.decode import AnswerRequest
 from page_bench.errors import UsageError
 from page_bench.store import keys as store_keys
@@ -297,3 +298,13 @@ def test_a_tokenizer_is_known_by_what_it_does_to_text() -> None:
     assert tokenizer_checksum(tiny_tokenizer(with_bos=False)) != before
     tokenizer.add_tokens(["<new>"])
     assert tokenizer_checksum(tokenizer) != before
+
+
+def test_all_of_a_request_for_likelihoods_enters_its_key() -> None:
+    asked = replace(prompt(), request=ContinuationRequest(((5, 6), (7,))))
+    others = (
+        ContinuationRequest(((5, 6), (8,))),
+        ContinuationRequest(((5, 6), (7,)), torch.float16),
+    )
+    keys = {answer_key(MODEL, replace(asked, request=one), None).digest for one in others}
+    assert len(keys | {answer_key(MODEL, asked, None).digest}) == 3

@@ -109,3 +109,11 @@ def test_the_commit_is_that_of_page_bench_and_says_what_was_changed(
     provenance.commit.cache_clear()
     assert provenance.commit() == f"{head.stdout.strip()}-dirty"
     provenance.commit.cache_clear()
+
+
+def test_a_budget_is_of_what_is_compressed() -> None:
+    # Of a context of 40 tokens 36 stay whatever the budget; a long question changes nothing.
+    traces = [stored("vt", 0, prompt_tokens=400, context_tokens=40)]
+    assert "1 of 1 evicted prompts kept more than budget=0.25" in warnings(
+        traces, budget=0.25, n_sink=4, recent=32
+    )

@@ -10,7 +10,7 @@ from typing import Any
 
 from page_bench.store.contents import FULL, KINDS, PartTable, overview, records
 from page_bench.store.file import read_as_stored
-from page_bench.store.key import NUMERICS_VERSION, digest_of
+from page_bench.store.key import NUMERICS_VERSION, canonical_json, digest_of
 from page_bench.store.store import Record, RunStore, insert, sha256
 
 _MERGED_AT_ONCE = 500
@@ -168,6 +168,8 @@ def _faults_of(record: Record) -> Iterator[str]:
         return
     if record.kind not in KINDS:
         yield f"its kind {record.kind} does not exist"
+    elif record.parts.get("record") != canonical_json(record.kind):
+        yield f"its kind {record.kind} is not that of its key"
     if digest_of({name: sha256(text) for name, text in record.parts.items()}) != record.digest:
         yield "its key is not the one it was stored under"
     if sha256(record.value) != record.value_sha256:

@@ -101,6 +101,7 @@ def test_calibrations(old: str, new: str, message: str, tmp_path: Path) -> None:
         "UPDATE records SET about = CAST(x'ff22' AS TEXT) WHERE id = 1",
         f"UPDATE records SET about = '{DEEP}' WHERE id = 1",
         "UPDATE records SET kind = x'ff' WHERE id = 1",
+        "UPDATE records SET kind = 'answer' WHERE kind = 'seen'",
         "UPDATE parts SET json = x'00' WHERE id = 1",
     ],
 )
