@@ -17,6 +17,7 @@ from page_bench.errors import UsageError
 from page_bench.leaderboard import command
 from page_bench.leaderboard.add import Added, rows_of
 from page_bench.leaderboard.check import examined, read_board
+from page_bench.leaderboard.results import read_results
 from page_bench.leaderboard.row import Row, row_id
 from page_bench.leaderboard.run import read_finished
 
@@ -624,3 +625,12 @@ def test_rows_that_would_not_be_sound_are_named_by_their_arm(tmp_path: Path) -> 
     assert told.startswith(
         "these runs make no sound leaderboard: tiny page_ruler_4k snapkv page number at budget 0.25"
     )
+
+
+def test_results_without_model_arguments_are_read_as_with_none(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", answers("open"))
+    results = json.loads(path.read_text(encoding="utf-8"))
+    del results["config"]["model_args"]
+    path.write_text(json.dumps(results), encoding="utf-8")
+    assert read_results(path)["config"]["model_args"] is None
+    add(tmp_path / "run", tmp_path / "leaderboard.csv")

@@ -138,6 +138,16 @@ def test_an_error_does_not_show_the_key(monkeypatch: pytest.MonkeyPatch) -> None
     assert reason(ValueError()) == "ValueError"
 
 
+def cores_of(process: psutil.Process) -> list[psutil.Process]:
+    """The running processes of wandb-core below a process."""
+    found = []
+    for child in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # others come and go
+            if child.name() == "wandb-core":
+                found.append(child)
+    return found
+
+
 def test_a_killed_core_costs_warnings_alone(
     tasks: Path,
     arm: dict[str, Any],
@@ -153,11 +163,10 @@ def test_a_killed_core_costs_warnings_alone(
 
     def run(self: PageLM, *args: Any) -> Any:
         nonlocal seen
-        for child in psutil.Process().children(recursive=True):
-            if child.name() == "wandb-core":
-                child.kill()
-                child.wait()
-                seen += 1
+        for child in cores_of(psutil.Process()):
+            child.kill()
+            child.wait()
+            seen += 1
         return answered(self, *args)
 
     monkeypatch.setattr(PageLM, "_run", run)
@@ -193,11 +202,10 @@ def test_the_command_ends_as_without_wandb_where_its_core_is_killed(
         while not killed and run.poll() is None:
             # As soon as lm-eval has opened its run.
             if any(tmp_path.glob("wandb/offline-run-*/run-*.wandb")):
-                for child in psutil.Process(run.pid).children(recursive=True):
-                    if child.name() == "wandb-core":
-                        time.sleep(0.5)  # until the run is opened, not only its file
-                        child.kill()
-                        killed = True
+                for child in cores_of(psutil.Process(run.pid)):
+                    time.sleep(0.5)  # until the run is opened, not only its file
+                    child.kill()
+                    killed = True
             time.sleep(0.02)
         output, _ = run.communicate(timeout=300)
     assert killed, output

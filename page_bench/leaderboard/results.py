@@ -75,6 +75,8 @@ def read_results(path: Path) -> Results:
         raise UsageError(
             f"{path} is not as lm-eval writes it: {wrong}; run again, or leave it out."
         )
+    # What may be null may be missing.
+    results["config"] = {**dict.fromkeys(_CONFIG), **results["config"]}
     return dict(results)
 
 
