@@ -16,6 +16,7 @@ from page_bench.analysis.runs import Arm
 from page_bench.analysis.suites import split
 from page_bench.config import PageConfig
 from page_bench.errors import UsageError
+from page_bench.evictors import is_in_file
 from page_bench.evictors.base import Granularity
 from page_bench.leaderboard.published import paper_name
 from page_bench.trace import Trace
@@ -138,6 +139,9 @@ def _paper_options(trace: Trace) -> dict[str, object] | None:
     parts = {"variant": given, "base.variant": given.get("base") or {}}
     options = {name: "paper" for name, part in parts.items() if "variant" in part}
     try:
+        # The title is data: to look up a class in a file would run the file.
+        if is_in_file(trace.evictor):
+            return None
         page = PageConfig(trace.evictor, options, cast(Granularity, trace.granularity))
     except UsageError:
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from page_bench.analysis.arguments import add_bootstrap, gate_options, tau_value
@@ -18,6 +17,7 @@ from page_bench.errors import UsageError
 from page_bench.gating.gates import GATES, make_gate
 from page_bench.gating.rules import CAPACITY_BOUND, OPEN_RATE, THETA_Z
 from page_bench.report.settings import RHO_THRESHOLD, Settings
+from page_bench.user_path import user_path
 
 _EPILOG = """\
 RUNS are trace files or folders that hold trace_*.jsonl, with a plain record (gate=open) and a full
@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
     """Run the command with its arguments."""
     args = parser().parse_args(list(argv))
     choice, settings = _choice(args), _settings(args)
-    folder = Path(args.output).expanduser()
+    folder = user_path(args.output, "-o")
 
     # Heavy, and not needed where an argument is wrong.
     from threadpoolctl import threadpool_limits
@@ -86,7 +86,7 @@ def _choice(args: argparse.Namespace) -> Choice:
         args.theta_z,
         args.open_rate,
         args.pilot_size,
-        None if args.calibration is None else Path(args.calibration).expanduser(),
+        None if args.calibration is None else user_path(args.calibration, "--calibration"),
         args.calibration_mismatch,
     )
     return Choice(gate, tau, args.metric, args.least_inputs)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from page_bench import json_text
 from page_bench.errors import UsageError
 from page_bench.report import html, markdown
 from page_bench.report.build import Report
@@ -153,7 +154,7 @@ def _section(section: Section) -> dict[str, Any]:
 def _earlier(folder: Path) -> list[str] | None:
     """Files of the report that a folder holds; None if it holds none."""
     try:
-        found = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
+        found = json_text.parse((folder / NUMBERS).read_bytes())
         if found["format"] != FORMAT:
             return None
         # Nothing outside the folder, whatever somebody has written there.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from page_bench import json_text
 from page_bench.analysis.authors_lines import is_trace
 from page_bench.analysis.authors_logs import read_authors
 from page_bench.analysis.cell_notes import cell_notes
@@ -20,6 +20,7 @@ from page_bench.analysis.gate_choice import Choice, Place
 from page_bench.analysis.own_cells import cells_of
 from page_bench.analysis.runs import Record, read_traces
 from page_bench.errors import UsageError
+from page_bench.user_path import user_path
 
 _SETTINGS = (
     *("model", "dtype", "attn_implementation", "protocol", "chat_template", "compress"),
@@ -124,7 +125,7 @@ def read(words: Sequence[str], choice: Choice) -> Sources:
 
 
 def _files(place: Place) -> list[Path]:
-    path = Path(place.path).expanduser()
+    path = user_path(place.path)
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -181,7 +182,7 @@ def _beside(path: Path, found: Sources) -> None:
     """What the results of the run that wrote a trace say of it."""
     for file in sorted(path.parent.glob("results_*.json")):
         try:
-            results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            results: dict[str, Any] = json_text.parse(file.read_bytes(), nan=True)
             page = results["config"]["page"]
             if Path(page["trace_file"] or "").name != path.name:
                 continue
