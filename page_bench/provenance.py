@@ -15,6 +15,10 @@ import torch
 from page_bench import __version__
 
 _ROOT = Path(__file__).resolve().parents[1]
+_QUANTISERS = [
+    *("bitsandbytes", "torchao", "optimum-quanto", "hqq", "compressed-tensors", "gptqmodel"),
+]
+"""Packages that compute with quantised weights, as far as they are installed."""
 _PROCESSORS = Path("/proc/cpuinfo")
 
 
@@ -22,7 +26,7 @@ def versions(model: Any) -> dict[str, str]:
     """Versions of the libraries that compute a model's answers, by name."""
     names = ["torch", "transformers", "lm_eval"]  # lm-eval's criteria end an answer
     names += ["peft"] if hasattr(model, "peft_config") else []
-    names += ["bitsandbytes"] if getattr(model.config, "quantization_config", None) else []
+    names += _QUANTISERS if getattr(model.config, "quantization_config", None) else []
     known = {}
     for name in names:
         with suppress(importlib.metadata.PackageNotFoundError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,23 @@ def test_a_record_says_what_computed_it() -> None:
     if processors.exists() and "model name" in processors.read_text():
         assert f": {found['device_name']}\n" in processors.read_text()
     assert found["device_name"]
+
+
+def test_versions_of_quantisers_are_told_where_weights_are_quantised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed = {"torch": "2", "torchao": "0.9", "compressed-tensors": "0.8"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    model = tiny_model("llama")
+    assert provenance.versions(model) == {"torch": "2"}
+    model.config.quantization_config = {"quant_method": "torchao"}
+    assert provenance.versions(model) == installed
 
 
 def test_the_commit_is_that_of_page_bench_and_says_what_was_changed(
