@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from page_bench.precision import double, fp64_device
+
 MAX_SEED = 2**32
 _RIDGE = 1e-2
 _SMALLEST_DEVIATION = 1e-6
@@ -22,18 +24,19 @@ def leverage(keys: Tensor, sketch_size: int, seed: int) -> Tensor:
         seed: of the projection, drawn on the CPU: the same on every device.
 
     Returns:
-        fp64 `[H_kv, n]`, each in [0, 1).
+        fp64 `[H_kv, n]`, each in [0, 1), on `precision.fp64_device`.
     """
     heads, _, dim = keys.shape
     generator = torch.Generator().manual_seed(seed)
     sketches = torch.randn(heads, dim, sketch_size, generator=generator, dtype=torch.float64)
-    sketches = (sketches / sketch_size**0.5).to(keys.device)
-    ridge = _RIDGE * torch.eye(sketch_size, dtype=torch.float64, device=keys.device)
+    device = fp64_device(keys.device)
+    sketches = (sketches / sketch_size**0.5).to(device)
+    ridge = _RIDGE * torch.eye(sketch_size, dtype=torch.float64, device=device)
     scores = []
     # One head at a time, since fp64 is needed where the sketch has more columns than keys have
     # dimensions.
     for head, sketch in zip(keys, sketches, strict=True):
-        rows = head.double()
+        rows = double(head)
         rows = (rows - rows.mean(0)) @ sketch
         factor = torch.linalg.cholesky(rows.mT @ rows + ridge)
         whitened = torch.linalg.solve_triangular(factor, rows.mT, upper=False)

@@ -23,6 +23,7 @@ from page_bench.evictors._retention_checkpoint import (
     load_gates,
 )
 from page_bench.evictors.base import Evictor, LayerView, Need
+from page_bench.precision import double
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ def log_retention(log_beta: Tensor, steps: int) -> Tensor:
     if steps == 1:
         return age * log_beta
     # A geometric series, in fp64: for β near 1 its factors differ from 1 by less than fp32 shows.
-    x = log_beta.double()
+    x = double(log_beta)
     mean = torch.log(torch.expm1(steps * x) / torch.expm1(x)) - math.log(steps)
     # For β = 1 the mean is 1, but the quotient 0/0.
     mean = torch.where(x < 0, mean, 0.0)
-    return ((age + 1) * x + mean).float()
+    return ((age.to(x.device) + 1) * x + mean).float().to(log_beta.device)

@@ -50,11 +50,6 @@ class WindowAttention(Evictor):
                 f"number, 1 for no pooling."
             )
 
-    @property
-    def reads_budget(self) -> bool:
-        # Only to refuse a window that does not fit.
-        return self.variant != "paper"
-
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         form = self if self.kernel_size else self.resolved("head" if self.variant else "shared")
         rows = min(form.window or layer.window, layer.prompt_tokens)
@@ -62,11 +57,6 @@ class WindowAttention(Evictor):
         grouped = over_group(attention, layer.n_kv_heads, form.reduction)
         if form.variant == "paper":
             return form._pooled(grouped)
-        if n_keep is not None and rows > n_keep:
-            raise UsageError(
-                f"evictor={self.name} keeps its window of {rows} positions, but only {n_keep} of "
-                f"{layer.prompt_tokens} may stay; give a smaller evictor.window or a larger budget."
-            )
         before = layer.prompt_tokens - rows
         scores = torch.full_like(grouped, torch.inf)
         if before:

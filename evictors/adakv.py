@@ -86,7 +86,7 @@ class AdaKV(Wrapper):
         if self.normalise:
             scores = _weighed_by_best(scores, total)
         if self.allocation == "adakv":
-            counts = _best_of_all(scores, total).sum(-1).double()
+            counts = _best_of_all(scores, total).sum(-1).cpu().double()
             return largest_remainder((1 - alpha) * counts + alpha * total / heads, total)
         if self.allocation == "kvpress":
             floor = max(budget_share(alpha, mean + n_protected) - n_protected, 0)

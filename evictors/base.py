@@ -147,6 +147,16 @@ class Evictor(ABC):
         first, last = self.always_keeps(window)
         return max(first, n_sink) + max(last, recent)
 
+    def least_on_average(self, plan: BudgetPlan) -> int:
+        """The fewest positions per layer and KV head on average that `allocate` can share out.
+
+        Default: any number. A prompt so short that its budget allows fewer keeps as many.
+
+        Args:
+            plan: as for `allocate`.
+        """
+        return 0
+
     def without_value_norms(self) -> Self:
         """The same for a wrapper that weighs by the values itself; default unchanged."""
         return self
@@ -222,6 +232,9 @@ class Wrapper(Evictor):
 
     def always_keeps(self, window: int) -> tuple[int, int]:
         return self.base.always_keeps(window)
+
+    def least_on_average(self, plan: BudgetPlan) -> int:
+        return self.base.least_on_average(plan)
 
     def without_value_norms(self) -> Self:
         return dataclasses.replace(self, base=self.base.without_value_norms())

@@ -28,6 +28,7 @@ from torch.nn import functional as F
 
 from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import Evictor, LayerView, Need
+from page_bench.precision import double
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class CapKV(Evictor):
         anchors = self._anchors(layer, sinks)
         capped = False
         for head in range(layer.n_kv_heads):
-            keys, values = layer.keys[head, sinks:].float(), layer.values[head, sinks:].double()
+            keys, values = layer.keys[head, sinks:].float(), double(layer.values[head, sinks:])
             logits = self.temperature * self._alignment(keys, anchors[head], layer.scaling)
             if self.variant == "published":
                 capped |= bool((logits > _LARGEST_EXPONENT).any())
@@ -84,8 +85,8 @@ class CapKV(Evictor):
             else:
                 logits = logits - logits.amax(1, keepdim=True)
             shift = _EPSILON if self.variant == "kvpress" else 0.0
-            scores = [_leverage(values, w, shift) for w in logits.double().exp()]
-            score[head, sinks:] = torch.stack(scores).mean(0).float()
+            scores = [_leverage(values, w, shift) for w in double(logits).exp()]
+            score[head, sinks:] = torch.stack(scores).mean(0).float().to(score.device)
         if capped:
             _say_capped()
         return score

@@ -78,7 +78,7 @@ class Compactor(Evictor):
         middle = slice(self.n_sink, length - self.n_recent)
         keys = layer.keys_before_rotation[:, middle]
         seed = layer_seed(self.seed, layer.index)
-        spread = standardised(leverage(keys, self.sketch_size, seed)).float()
+        spread = standardised(leverage(keys, self.sketch_size, seed)).float().to(keys.device)
         score[:, middle] = self._weight(length, n_keep) * spread + self._attention(layer, middle)
         return score
 

@@ -13,12 +13,10 @@ import torch
 from torch import Tensor
 
 from page_bench.budget import BudgetPlan, budget_share
+from page_bench.causal import block_bytes
 from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import LayerView, Need, Wrapper
 from page_bench.selection import top_k_members
-
-_BLOCK_BYTES = 32 * 2**20
-"""Upper bound for the projected values of one block of positions."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,8 @@ class CriticalKV(Wrapper):
     def factor(self, layer: LayerView) -> Tensor:
         """Mean over the query heads of a group of ‖v·W_O‖₁: fp32 `[H_kv, T]`."""
         projections = torch.unflatten(layer.output_projection, 0, (layer.n_kv_heads, -1))
-        step = max(1, _BLOCK_BYTES // (projections.shape[-1] * 4))
+        # The projected values of one block of positions.
+        step = max(1, block_bytes(layer.values.device) // (projections.shape[-1] * 4))
         sizes = torch.zeros(layer.n_kv_heads, layer.prompt_tokens, device=layer.values.device)
         for head, group in enumerate(projections):
             for projection in group.float():

@@ -3,7 +3,7 @@
 `variant=published` is the closed form of the authors' method: where they update their counts
 every few layers of the pass, and not at all after the last multiple, here all layers are looked
 at once. `variant=paper` is what the PAGE paper ran in its name: layers share by how little of
-their attention falls on their best positions.
+their attention, that on protected positions included, falls on their best positions.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.budget import BudgetPlan, budget_share, largest_remainder, share_out
+from page_bench.budget import BudgetPlan, budget_share, largest_remainder, shares_within
 from page_bench.errors import UsageError
 from page_bench.evictors._checks import check_option
 from page_bench.evictors._window import WindowAttention
 from page_bench.evictors.base import Granularity
+from page_bench.precision import double
 from page_bench.selection import top_k_members
 
 
@@ -33,9 +34,12 @@ class DynamicKV(WindowAttention):
     Attributes: those of `WindowAttention`, and
         max_ratio: `published`: a head enters the competition with this many times the mean
             number of free entries, 10.
-        best: `paper`: the number of best positions whose part of the layer's attention counts, 64.
+        best: `paper`: the number of best positions whose part of the layer's attention counts, 64,
+            protected ones among them. A `score_norm` leaves these out.
         floor: `paper`: the part of the mean number of free entries that each layer has for
             certain, 0.2.
+        fill: `paper`: whether the other layers get what a layer has no positions for; false keeps
+            less than the budget there, as the PAGE paper ran it.
     """
 
     name: ClassVar[str] = "dynamickv"
@@ -44,13 +48,14 @@ class DynamicKV(WindowAttention):
         "it gives each layer its own count; give granularity=layer or head, or evictor=snapkv."
     )
     variant_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "paper": {"kernel_size": 1, "best": 64, "floor": 0.2},
+        "paper": {"kernel_size": 1, "best": 64, "floor": 0.2, "fill": True},
         "published": {"kernel_size": 7, "max_ratio": 10},
     }
 
     max_ratio: int | None = None
     best: int | None = None
     floor: float | None = None
+    fill: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,10 +69,13 @@ class DynamicKV(WindowAttention):
         form = self.resolved("head")
         if plan.n_protected == plan.prompt_tokens:
             return super().allocate(scores, plan)
-        middle = scores[..., plan.n_sink : plan.prompt_tokens - plan.recent]
-        shares = form._by_need if form.variant == "paper" else form._by_competition
-        counts = shares(middle, plan.n_keep - plan.n_protected) + plan.n_protected
-        return counts[:, None].repeat(1, plan.n_kv_heads)
+        mean = plan.n_keep - plan.n_protected
+        if form.variant == "paper":
+            counts = form._by_need(scores, mean, plan.prompt_tokens - plan.n_protected)
+        else:
+            middle = scores[..., plan.n_sink : plan.prompt_tokens - plan.recent]
+            counts = form._by_competition(middle, mean)
+        return (counts + plan.n_protected)[:, None].repeat(1, plan.n_kv_heads)
 
     def _by_competition(self, scores: Tensor, mean: int) -> Tensor:
         """Free entries per head of each layer, int64 `[L]`: 1/H_kv of the layer's best.
@@ -85,11 +93,16 @@ class DynamicKV(WindowAttention):
         # Positions outermost, so that ties go to the lower position whichever layer it is in.
         members = top_k_members(entries.permute(2, 0, 1).reshape(-1), layers * heads * mean)
         counts = members.view(positions, layers, heads).sum((0, 2))
-        return largest_remainder(counts.double() / heads, layers * mean)
+        return largest_remainder(counts.cpu().double() / heads, layers * mean)
 
-    def _by_need(self, scores: Tensor, mean: int) -> Tensor:
-        """Free entries per head of each layer, int64 `[L]`: a floor, the rest by need."""
-        layers, _, positions = scores.shape
+    def _by_need(self, scores: Tensor, mean: int, most: int) -> Tensor:
+        """Free entries per head of each layer, int64 `[L]`: a floor, the rest by need.
+
+        Args:
+            scores: fp32 `[L, H_kv, T]`, of all positions.
+            mean: free entries per head on average.
+            most: free entries that a head can have.
+        """
         assert self.best is not None
         assert self.floor is not None
         if bool((scores < 0).any()):
@@ -97,10 +110,36 @@ class DynamicKV(WindowAttention):
                 "evictor.variant=paper of dynamickv reads parts of a sum, which scores below 0 do "
                 "not have; give score_norm=none, sum or rank."
             )
-        attention = scores.mean(1).double()
-        total = attention.sum(-1)
-        best = attention.topk(min(self.best, positions), dim=-1).values.sum(-1)
+        attention = double(scores.mean(1))
+        mass = attention.sum(-1)
+        best = attention.topk(min(self.best, scores.shape[-1]), dim=-1).values.sum(-1)
         # A layer without any score needs all there is.
-        need = (1 - best / total.clamp_min(torch.finfo(total.dtype).tiny)).clamp_min(0)
+        need = (1 - best / mass.clamp_min(torch.finfo(mass.dtype).tiny)).clamp_min(0)
         floor = budget_share(self.floor, mean)
-        return floor + share_out(need, layers * (mean - floor), 0, positions - floor)
+        total, room = len(scores) * (mean - floor), most - floor
+        if not self.fill:
+            return floor + _to_the_nearest(need, total, total).clamp(max=room)
+        return floor + _to_the_nearest(need, total, room)
+
+
+def _to_the_nearest(need: Tensor, total: int, most: int) -> Tensor:
+    """Whole counts in proportion to needs that sum exactly to a total, as the PAGE paper rounds.
+
+    Each share goes to the nearest whole number. What is then missing the neediest layers get, one
+    each, and what is too much the least needy ones give.
+
+    Args:
+        need: fp64 `[L]`, not negative.
+        total: sum of the counts.
+        most: largest count.
+
+    Returns:
+        int64 `[L]` on the CPU; of equal needs the earlier one comes first.
+    """
+    shares = shares_within(need.cpu(), total, 0, most)
+    counts = shares.round().long()
+    missing = total - int(counts.sum())
+    order = need.cpu().sort(descending=missing > 0, stable=True).indices
+    able = order[counts[order] < most if missing > 0 else counts[order] > 0]
+    counts[able[: abs(missing)]] += 1 if missing > 0 else -1
+    return counts

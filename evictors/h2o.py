@@ -55,3 +55,7 @@ class H2O(Evictor):
                 raise ValueError("h2o halves the count it may keep: call score with n_keep")
             scores[:, length - n_keep // 2 :] = torch.inf
         return scores
+
+    def always_keeps(self, window: int) -> tuple[int, int]:
+        # Half of the count, which the budget says; one at least.
+        return 0, int(self.variant == "published")

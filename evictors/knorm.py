@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,6 +37,14 @@ class Knorm(Evictor):
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         return -layer.keys.float().norm(dim=-1)
+
+    def least_on_average(self, plan: BudgetPlan) -> int:
+        skipped, rest = self.skip_layers, plan.n_layers - self.skip_layers
+        # Where skipped layers take the whole budget, no longer prompt would have more.
+        if skipped == 0 or plan.n_layers * plan.n_keep <= skipped * plan.prompt_tokens:
+            return 0
+        least = skipped * plan.prompt_tokens + rest * plan.n_protected
+        return math.ceil(least / plan.n_layers)
 
     def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
         if self.skip_layers == 0:

@@ -23,11 +23,13 @@ _SMALLEST_RANGE = 1e-6
 class LagKV(Evictor):
     """Keeps keys and values unlike the partition of positions after theirs.
 
-    Ranks lie in [0, 1). Positions without a full partition after them, the tail, score between 1
-    and 2, the latest highest, so they are preferred to all others, and take part in `score_norm`
-    like these. A prompt of fewer than n_sink + 2·lag tokens is all tail. Where a budget is no more
-    than n_sink + lag + remainder, the remainder being the positions after the last partition, it
-    goes to the first and the latest positions alone, as with streamingllm.
+    Ranks lie in [0, 1). Of positions at the same rank in their partitions the one that stands out
+    more comes first, so that no partition is preferred for its place. Positions without a full
+    partition after them, the tail, score between 1 and 2, the latest highest, so they are preferred
+    to all others, and take part in `score_norm` like these. A prompt of fewer than n_sink + 2·lag
+    tokens is all tail. Where a budget is no more than n_sink + lag + remainder, the remainder being
+    the positions after the last partition, it goes to the first and the latest positions alone, as
+    with streamingllm.
 
     Attributes:
         n_sink: first positions, which belong to no partition and always stay.
@@ -65,17 +67,32 @@ class LagKV(Evictor):
         ]
         scores = (parts[0] + parts[1]) / 2
         if self.ranked:
-            # Where scores are equal, the lower position ranks higher.
-            order = scores.argsort(dim=-1, descending=True, stable=True)
-            ranks = self.lag - 1 - torch.arange(self.lag, device=scores.device)
-            scores = torch.empty_like(scores).scatter_(
-                -1, order, (ranks / self.lag).expand_as(scores)
-            )
+            scores = _ranked(scores)
         score[:, self.n_sink : end - self.lag] = scores.flatten(1)
         return score
 
     def always_keeps(self, window: int) -> tuple[int, int]:
         return self.n_sink, 0
+
+
+def _ranked(scores: Tensor) -> Tensor:
+    """Rank of each score in its partition over the partition's size, equal ranks told apart.
+
+    Where scores of a partition are equal, the lower position ranks higher. A rank is raised by the
+    share of partitions whose score of that rank is lower.
+
+    Args:
+        scores: fp32 `[H_kv, P, lag]`.
+
+    Returns:
+        fp32 `[H_kv, P, lag]`, each in [0, 1).
+    """
+    partitions, lag = scores.shape[1:]
+    best = scores.sort(dim=-1, descending=True, stable=True)
+    of_rank = best.values.mT.contiguous()
+    lower = torch.searchsorted(of_rank.sort(dim=-1).values, of_rank).mT
+    ranks = lag - 1 - torch.arange(lag, device=scores.device)
+    return torch.empty_like(scores).scatter_(-1, best.indices, (ranks + lower / partitions) / lag)
 
 
 def _standing_out(states: Tensor) -> Tensor:

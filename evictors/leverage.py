@@ -33,4 +33,5 @@ class Leverage(Evictor):
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         seed = layer_seed(self.seed, layer.index)
-        return standardised(leverage(layer.keys_before_rotation, self.sketch_size, seed)).float()
+        scores = standardised(leverage(layer.keys_before_rotation, self.sketch_size, seed))
+        return scores.float().to(layer.keys.device)

@@ -21,5 +21,8 @@ class NoEviction(Evictor):
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         return torch.zeros(layer.n_kv_heads, layer.prompt_tokens, device=layer.keys.device)
 
+    def always_keeps(self, window: int) -> tuple[int, int]:
+        return 0, 1
+
     def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
         return torch.full((plan.n_layers, plan.n_kv_heads), plan.prompt_tokens)

@@ -27,7 +27,12 @@ class StreamingLLM(Evictor):
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         recency = torch.arange(layer.prompt_tokens, dtype=torch.float32, device=layer.keys.device)
+        if self.fill:
+            recency[-1] = torch.inf
         return recency.expand(layer.n_kv_heads, -1)
+
+    def always_keeps(self, window: int) -> tuple[int, int]:
+        return 0, int(self.fill)
 
     def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
         count = plan.n_keep if self.fill else plan.n_protected

@@ -10,12 +10,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from page_bench.budget import is_too_short
-from page_bench.config import PageConfig
+from page_bench.config import TOO_SHORT, PageConfig, budget_for
 from page_bench.continuations import ContinuationRequest
 from page_bench.decode import AnswerRequest, decoding_rules
 from page_bench.errors import UsageError
-from page_bench.eviction import check_least
 from page_bench.prefill import device_of
 from page_bench.prompt import Prompt
 from page_bench.trace import Seen
@@ -36,14 +34,9 @@ def check_arms(
         configs: the arms.
 
     Raises:
-        UsageError: too small a budget, generation arguments that cannot be had, or a gate that
-            needs scores which the documents do not give.
+        UsageError: generation arguments that cannot be had, or a gate that needs scores which the
+            documents do not give.
     """
-    for config in configs:
-        for prompt in prompts if config.gate != "closed" else ():
-            length = prompt.compressed_tokens
-            whose = f"the {length} tokens of {prompt.task} document {prompt.doc_id}"
-            check_least(config.make_evictor(), config, length, whose)
     tried: list[AnswerRequest] = []
     for prompt in prompts:
         request = prompt.request
@@ -82,7 +75,7 @@ def check_signal(prompt: Prompt, config: PageConfig, seen: Seen) -> None:
     if signal is None or math.isfinite(seen.signals.get(signal, math.nan)):
         return
     # Of a prompt so short nothing can be evicted, whatever the gate says.
-    if is_too_short(prompt.compressed_tokens, config.n_sink, config.n_recent):
+    if budget_for(config, prompt.compressed_tokens) == TOO_SHORT:
         return
     raise UsageError(
         f"gate={config.gate} reads {signal}, which is not a number; where D is taken, layer_stride "

@@ -21,7 +21,7 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from page_bench.capture import PROBE_ARGUMENT, Calls, Probed, captured
-from page_bench.causal import attention_sums
+from page_bench.causal import attention_sums, mean_attention
 from page_bench.errors import UsageError
 from page_bench.evicted_attention import CACHE_ARGUMENT, CacheReader, attend
 from page_bench.layer_view import Need
@@ -36,7 +36,6 @@ _QUERY_NEEDS: frozenset[Need] = frozenset(
     {
         "keys",
         "values",
-        "window_queries",
         "queries_before_rotation",
         "keys_before_rotation",
         "output_projection",
@@ -71,7 +70,7 @@ class AttentionRecorder:
         window: observation window w, the number of last query rows that are averaged.
         layers: indices of the layers to observe.
         needs: what else an evictor reads.
-        query_rows: last queries to record where they are needed.
+        query_rows: numbers of last queries that evictors ask for; the most are recorded.
         scored: called with the recorder and a layer's index once all of it is recorded.
         calls: what the layers are called with, see `capture.calls_of`.
         spread: see `SpreadOptions`.
@@ -79,6 +78,9 @@ class AttentionRecorder:
         row_entropy, margin: layer index → fp32 `[H]`, see `window.WindowStatistics`; empty unless
             `spread` asks for them.
         recorded: layer index → by need, see `layer_view.LayerView`.
+        attention_of_rows: layer index → by number of last query rows, for those of `query_rows`,
+            fp32 `[H, T]`, mean attention over them. Filled where the cache holds latents, which
+            cannot be asked for it later.
         scaling: layer index → factor of the logits.
         latent: whether the cache holds latents that the model unfolds before it attends.
     """
@@ -88,7 +90,7 @@ class AttentionRecorder:
         window: int,
         layers: Collection[int],
         needs: frozenset[Need] = frozenset(),
-        query_rows: int = 0,
+        query_rows: Collection[int] = (),
         cache: Cache | None = None,
         scored: Callable[[AttentionRecorder, int], None] = lambda recorder, layer: None,
         spread: SpreadOptions = MEAN_ALONE,
@@ -105,6 +107,7 @@ class AttentionRecorder:
         self.calls: Calls = {}
         self.window_attention: dict[int, Tensor] = {}
         self.recorded: dict[int, dict[Need, Tensor]] = {}
+        self.attention_of_rows: dict[int, dict[int, Tensor]] = {}
         self.scaling: dict[int, float] = {}
         self.latent = False
 
@@ -164,9 +167,14 @@ class AttentionRecorder:
         found = captured(module, self.calls.get(module), query, key, needs)
         if "attention_mass" in needs:
             found["attention_mass"] = attention_sums(query[0], key[0], scaling)
-        if "window_queries" in needs:
+        at_once: dict[int, Tensor] = {}
+        if "window_queries" in needs and self.latent:
+            for rows in self.query_rows:
+                at_once[rows] = mean_attention(query[0, :, -rows:], key[0], scaling)
+        elif "window_queries" in needs:
             # A copy: a view would keep all queries alive.
-            found["window_queries"] = query[0, :, -self.query_rows :].clone()
+            found["window_queries"] = query[0, :, -max(self.query_rows) :].clone()
+        self.attention_of_rows[_index_of(module)] = at_once
         return found
 
 

@@ -112,7 +112,7 @@ def share_out(weights: Tensor, total: int, least: int, most: int) -> Tensor:
     n = len(weights)
     if not n * least <= total <= n * most:
         raise ValueError(f"cannot share out {total} among {n} with {least} to {most} each")
-    shares = _within_bounds(weights.detach().double().cpu(), total, least, most)
+    shares = shares_within(weights.detach().cpu().double(), total, least, most)
     return largest_remainder(shares, total)
 
 
@@ -137,8 +137,18 @@ def largest_remainder(shares: Tensor, total: int) -> Tensor:
     return counts.long()
 
 
-def _within_bounds(weights: Tensor, total: int, least: int, most: int) -> Tensor:
-    """Real shares fp64 `[N]` with this sum: c·weights, clipped to the bounds."""
+def shares_within(weights: Tensor, total: int, least: int, most: int) -> Tensor:
+    """Real shares with this sum: c·weights, clipped to the bounds.
+
+    Args:
+        weights: fp64 `[N]` on the CPU, not negative.
+        total: sum of the shares, N·least to N·most.
+        least: smallest share.
+        most: largest share.
+
+    Returns:
+        fp64 `[N]`.
+    """
     # Where all others are full, even a weight of zero must give way.
     weights = (weights / weights.max()).clamp(min=1e-15) if weights.any() else weights + 1
     # The sum of the clipped shares grows with c, and bends where a share reaches a bound.

@@ -56,13 +56,6 @@ def evicted_layer(full: PreallocatedLayer, members: Tensor, room: int) -> Prompt
     return parts[0] if len(parts) == 1 else GroupedLayer(heads, parts)
 
 
-def full_size(cache: Cache, length: int) -> tuple[int, int]:
-    """Entries and bytes that the model holds of a prompt of `length` where nothing is evicted."""
-    entries = [layer.full_entries(length) for layer in cache.layers]
-    each = [layer.bytes_in_use // layer.entries for layer in cache.layers]
-    return sum(entries), sum(n * size for n, size in zip(entries, each, strict=True))
-
-
 def entry_count(cache: Cache) -> int:
     """Entries (one key and one value each) in the cache, over all layers and KV heads."""
     return sum(layer.entries for layer in cache.layers)

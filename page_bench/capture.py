@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache
 
 from page_bench.errors import UsageError
 from page_bench.layer_view import Need
+from page_bench.precision import double
 
 PROBE_ARGUMENT = "page_probe"
 """Keyword under which an attention function is asked to hand over its queries and keys."""
@@ -50,8 +51,10 @@ Calls = dict[nn.Module, dict[str, Any]]
 
 
 @contextmanager
-def calls_of(model: PreTrainedModel, needs: frozenset[Need]) -> Iterator[Calls]:
-    """Collects what each attention layer is called with, as far as `needs` ask for it."""
+def calls_of(
+    model: PreTrainedModel, needs: frozenset[Need], layers: Collection[int]
+) -> Iterator[Calls]:
+    """Collects what the attention of these layers is called with, as far as `needs` ask for it."""
     calls: Calls = {}
     if not needs & _CALL_NEEDS:
         yield calls
@@ -65,7 +68,8 @@ def calls_of(model: PreTrainedModel, needs: frozenset[Need]) -> Iterator[Calls]:
     handles = [
         module.register_forward_pre_hook(hook, with_kwargs=True)
         for module in model.modules()
-        if isinstance(getattr(module, "layer_idx", None), int)
+        # What others are called with would wait for the next of these to be let go of.
+        if isinstance(index := getattr(module, "layer_idx", None), int) and index in layers
     ]
     try:
         yield calls
@@ -102,22 +106,25 @@ def captured(
     if "hidden_states" in needs:
         found["hidden_states"] = call["hidden_states"][0]
     if needs & {"queries_before_rotation", "keys_before_rotation", "future_rotation"}:
-        before = _before_rotation(module, call)
-        found["queries_before_rotation"] = before.query[0]
-        found["keys_before_rotation"] = before.key[0]
+        before, keys_before = _before_rotation(module, call)
+        found["queries_before_rotation"] = before[0]
+        found["keys_before_rotation"] = keys_before[0]
     if "future_rotation" in needs:
-        found["future_rotation"] = _future_rotation(module, call, query, before.query)
+        found["future_rotation"] = _future_rotation(module, call, query, before)
     return found
 
 
-def _before_rotation(module: nn.Module, call: Mapping[str, Any]) -> Probed:
+def _before_rotation(module: nn.Module, call: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Queries `[1, H, T, d]` and keys `[1, H_kv, T, d]`."""
     rotation = call.get("position_embeddings")
     arguments = {name: _untouched(value) for name, value in call.items()}
     arguments |= {"position_embeddings": _neutral(module, rotation), PROBE_ARGUMENT: True}
     try:
         module.forward(**arguments)
     except Probed as probed:
-        return probed
+        # Never the exception itself: its traceback leads to the frames of this very pass, and so
+        # back to whoever holds it, a cycle that keeps all tensors of the layer alive.
+        return probed.query, probed.key
     raise _missing(module, "its queries and keys")
 
 
@@ -159,13 +166,13 @@ def _future_rotation(
     rotate = _rotating(module, rotation, after, before)
     length = after.shape[2]
     places = _spread(length, 64).to(after.device)
-    phasors = torch.complex(*(table[0, places].double() for table in rotation))
+    phasors = torch.complex(*(double(table[0, places]) for table in rotation))
     # Scaled embeddings (YaRN) carry a factor.
     factor = phasors.abs().mean(0)
     angle = _angle(module, rotation)
     steps = torch.arange(FUTURE_POSITIONS, device=angle.device)[:, None] + length
     mean = torch.polar(factor.expand(len(steps), -1).contiguous(), steps * angle).mean(0)
-    tables = (part.float()[None, None] for part in (mean.real, mean.imag))
+    tables = (part.float()[None, None].to(after.device) for part in (mean.real, mean.imag))
     return rotate(identity[None, None], *tables)[0, 0]
 
 
@@ -174,7 +181,7 @@ def _angle(module: nn.Module, tables: Sequence[Tensor]) -> Tensor:
     cos, sin = (table[0] for table in tables)
 
     def phase(places: int | Tensor) -> Tensor:
-        return torch.atan2(sin[places].double(), cos[places].double())
+        return torch.atan2(double(sin[places]), double(cos[places]))
 
     last = len(cos) - 1
     angle, at = phase(1), 1
@@ -183,7 +190,8 @@ def _angle(module: nn.Module, tables: Sequence[Tensor]) -> Tensor:
         at = min(8 * at, last)
         angle = angle + _wrapped(phase(at) - at * angle) / at
     places = _spread(len(cos), 64).to(cos.device)
-    if _wrapped(phase(places) - places[:, None] * angle).abs().max() > _LARGEST_PHASE_ERROR:
+    off = _wrapped(phase(places) - places.to(angle.device)[:, None] * angle)
+    if off.abs().max() > _LARGEST_PHASE_ERROR:
         raise _missing(module, _CONTINUED)
     return angle
 
@@ -224,7 +232,7 @@ def _rotating(module: nn.Module, tables: Sequence[Tensor], after: Tensor, before
         return torch.cat([together(x[..., :width], cos, sin), x[..., width:]], dim=-1)
 
     places = _spread(after.shape[2], 16).to(after.device)
-    expected = after[:, :, places].double()
+    expected = double(after[:, :, places])
     for rotate in (together, alone, partly):
         try:
             found = rotate(before[:, :, places], *(table[:, places] for table in tables))
@@ -232,7 +240,7 @@ def _rotating(module: nn.Module, tables: Sequence[Tensor], after: Tensor, before
             continue
         tolerance = max(4 * torch.finfo(after.dtype).eps, 1e-5)
         if found.shape == expected.shape and bool(
-            (found.double() - expected).norm() <= tolerance * expected.norm()
+            (double(found) - expected).norm() <= tolerance * expected.norm()
         ):
             return rotate
     raise _missing(module, _CONTINUED)

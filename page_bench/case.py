@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from page_bench.config import PageConfig
+from page_bench.keep_jobs import DECODE_ROWS
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import GATE_CLOSED, ArmAnswer, PromptPass
 from page_bench.store.keys import Key, StoredModel, answer_key, seen_key
@@ -21,10 +22,18 @@ class Memory:
         store: where facts stand.
         model: the model they belong to.
         sampling_seed: enters the random numbers of every prompt when sampling.
+        decode_rows: answers to one prompt that are decoded together, at most.
     """
 
-    def __init__(self, store: RunStore, model: StoredModel, sampling_seed: int) -> None:
+    def __init__(
+        self,
+        store: RunStore,
+        model: StoredModel,
+        sampling_seed: int,
+        decode_rows: int = DECODE_ROWS,
+    ) -> None:
         self.store, self.model, self.sampling_seed = store, model, sampling_seed
+        self.decode_rows = decode_rows
 
     def seen(self, prompt: Prompt, config: PageConfig) -> Seen | None:
         """What a prefill showed, if it stands in the store."""
@@ -54,7 +63,7 @@ class Memory:
         return seen_key(self.model, prompt, config)
 
     def answer_key(self, prompt: Prompt, eviction: PageConfig | None) -> Key:
-        return answer_key(self.model, prompt, eviction, self.sampling_seed)
+        return answer_key(self.model, prompt, eviction, self.sampling_seed, self.decode_rows)
 
 
 class Case:
@@ -103,7 +112,7 @@ class Case:
                 self._keep([])
                 return self._known(found)
         if not evicted and self._whole is not None:
-            made = replace(self._whole, kept_all_because=GATE_CLOSED)
+            made = replace(self._whole, kept_all_because=GATE_CLOSED, must_keep=None)
         else:
             (made,) = self._at_hand().answers([eviction], last)
         self._keep([(eviction, made)])

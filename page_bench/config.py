@@ -29,6 +29,8 @@ SIGNAL_LEVELS = ("gate", "all", "pairs")
 MISMATCHES = ("error", "warn")
 TRUNCATIONS = ("left", "middle")
 COMPRESSIONS = ("prompt", "context")
+TOO_SHORT = "prompt too short"
+"""Why nothing is evicted of a prompt that the smallest cache holds whole."""
 SCORE_NORMS = ("none", "sum", "zscore", "rank")
 
 _EVICTOR_PREFIX = "evictor."
@@ -62,7 +64,8 @@ class PageConfig:
             the agreement of all `pairs` of heads as well.
         n_sink: first positions that are always kept.
         window: observation window w, the last query rows whose attention is read.
-        recent: last positions that are always kept; None means the window.
+        recent: last positions that are always kept; None means the window. 0 is for evictors that
+            always keep the last position themselves.
         top_k: size of the key sets that D compares.
         compress: what is observed and evicted: the whole `prompt`, or its `context` alone, so that
             the question is read afterwards through the compressed cache.
@@ -130,8 +133,14 @@ class PageConfig:
         check_integer("n_sink", self.n_sink, at_least=0)
         check_integer("window", self.window, at_least=1)
         if self.recent is not None:
-            # The last prompt token is fed again after eviction, so its position always stays.
-            check_integer("recent", self.recent, at_least=1)
+            check_integer("recent", self.recent, at_least=0)
+        # The last prompt token is fed again after eviction, so its position always stays.
+        if self.recent == 0 and self.make_evictor().always_keeps(self.window)[1] == 0:
+            raise UsageError(
+                f"recent=0 lets evictor={self.evictor} drop the last position, but the last prompt "
+                f"token is read again; give recent=1, or an evictor that always keeps the last "
+                f"positions, such as streamingllm, or snapkv with evictor.variant=published."
+            )
         check_integer("top_k", self.top_k, at_least=1)
         _check_choice("compress", self.compress, COMPRESSIONS)
         if self.truncation is not None:
@@ -239,10 +248,26 @@ class PageConfig:
 
 def budget_for(config: PageConfig, length: int) -> int | str:
     """Positions to keep per layer and KV head; or, where nothing is to be evicted, the reason."""
-    if is_too_short(length, config.n_sink, config.n_recent):
-        return "prompt too short"
-    n_keep = keep_count(config.budget, length, config.n_sink, config.n_recent)
+    forced = forced_count(config, length)
+    if forced == length or is_too_short(length, config.n_sink, config.n_recent):
+        return TOO_SHORT
+    n_keep = forced or keep_count(config.budget, length, config.n_sink, config.n_recent)
     return "budget keeps all" if n_keep == length else n_keep
+
+
+def forced_count(config: PageConfig, length: int) -> int | None:
+    """Positions that the evictor always keeps, if the budget allows fewer of a prompt this long.
+
+    Args:
+        config: evictor, budget and protected positions.
+        length: T, tokens that are compressed.
+
+    Returns:
+        At most T, protected positions included; None where the budget has room for them.
+    """
+    least = config.make_evictor().least_kept(config.window, config.n_sink, config.n_recent)
+    allowed = keep_count(config.budget, length, config.n_sink, config.n_recent)
+    return min(least, length) if least > allowed and allowed < length else None
 
 
 _OPTIONAL = ("truncation", "trace", "recent", "store", "calibration")

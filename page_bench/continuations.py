@@ -11,9 +11,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from page_bench.cache import as_one, rewound
+from page_bench.cache import as_one, empty_cache, rewound
 from page_bench.errors import not_a_number
-from page_bench.prefill import forward
+from page_bench.prefill import forward, text_config
+from page_bench.rotation import Rotation
+from page_bench.support import layer_windows
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ def score_continuations(
     model: PreTrainedModel,
     caches: Sequence[tuple[Cache, Tensor]],
     request: ContinuationRequest,
-    length: int,
+    input_ids: Tensor,
+    follows: bool = False,
 ) -> list[Likelihoods]:
     """Score all continuations through several caches together; the caches end as they began.
 
@@ -68,20 +71,26 @@ def score_continuations(
         caches: per row the prompt's entries, in full or what is left, and `[1, vocab]` logits for
             the token that follows them.
         request: the continuations.
-        length: T; continuations take positions T, T+1, ….
+        input_ids: int64 `[1, T]`, the whole prompt; continuations take positions T, T+1, ….
+        follows: whether a rotation that changes with length is, as for lm-eval's `hf`, that of
+            prompt and continuation together: right for the full cache alone. Else it is the
+            prompt's.
 
     Raises:
         UsageError: logits are not a number.
     """
     first = torch.cat([logits for _, logits in caches])[:, None]
     cache = as_one([cache for cache, _ in caches])
+    length, rotation = input_ids.shape[1], Rotation(model)
     found: dict[tuple[int, ...], list[tuple[float, bool]]] = {}
     for prefix in sorted({ids[:-1] for ids in request.continuations}):
         logits = first
-        if prefix:
+        if prefix and follows and rotation.change(length, length + len(prefix)):
+            logits = _read_anew(model, input_ids, prefix)
+        elif prefix:
             ids = torch.tensor([prefix], device=first.device).expand(len(caches), -1)
             positions = torch.arange(length, length + len(prefix), device=first.device)
-            with rewound(cache):
+            with rewound(cache), rotation.of_length(length):
                 read = forward(model, ids, cache, positions.expand_as(ids), last=len(prefix))
             logits = torch.cat([first, read], 1)
         chances = logits.log_softmax(-1, dtype=request.softmax_dtype)
@@ -98,3 +107,12 @@ def score_continuations(
         Likelihoods([column[row][0] for column in columns], [column[row][1] for column in columns])
         for row in range(len(caches))
     ]
+
+
+def _read_anew(model: PreTrainedModel, input_ids: Tensor, prefix: tuple[int, ...]) -> Tensor:
+    """Logits `[1, n+1, vocab]` from the prompt's last token on, all under one rotation."""
+    ids = torch.cat([input_ids, input_ids.new_tensor([prefix])], 1)
+    cache = empty_cache(layer_windows(text_config(model)), ids.shape[1])
+    positions = torch.arange(ids.shape[1], device=ids.device)[None]
+    with Rotation(model).of_length(ids.shape[1]):
+        return forward(model, ids, cache, positions, last=len(prefix) + 1)

@@ -184,6 +184,8 @@ def calibration_warnings(
     )
     warning = refuse_mismatch(config.calibration, differences, config.calibration_mismatch)
     warnings = [] if warning is None else [warning]
+    if calibration.direction is not None and calibration.direction.verdict == "wrong":
+        warnings.append(f"{config.calibration}: {calibration.direction}")
     hashes = {prompt.sha256 for prompt in prompts}
     readers = {str(config.tau): "τ has"}
     if isinstance(config.make_gate(), Static):

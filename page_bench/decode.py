@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +12,14 @@ import torch
 from lm_eval.models.utils_hf import stop_sequences_criteria
 from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
 
-from page_bench.cache import as_one
+from page_bench.cache import as_one, empty_cache
 from page_bench.distress import token_entropy
 from page_bench.errors import UsageError, not_a_number
-from page_bench.prefill import base_model, forward
+from page_bench.prefill import base_model, forward, text_config
+from page_bench.rotation import Rotation
+from page_bench.support import layer_windows
 
 
 @dataclass(frozen=True)
@@ -152,20 +155,26 @@ def read(model: PreTrainedModel, rows: Sequence[Row], unread: Tensor, start: int
     """
     if not rows:
         return
-    positions = torch.arange(start, start + unread.shape[1], device=unread.device)
-    logits = forward(
-        model,
-        unread.expand(len(rows), -1),
-        as_one([row.cache for row in rows]),
-        positions.expand(len(rows), -1),
-    )
+    length = start + unread.shape[1]
+    positions = torch.arange(start, length, device=unread.device)
+    with Rotation(model).of_length(length):
+        logits = forward(
+            model,
+            unread.expand(len(rows), -1),
+            as_one([row.cache for row in rows]),
+            positions.expand(len(rows), -1),
+        )
     for i, row in enumerate(rows):
         row.logits = logits[i : i + 1, -1]
 
 
 @torch.inference_mode()
 def decode(
-    model: PreTrainedModel, rows: Sequence[Row], input_ids: Tensor, max_new_tokens: int
+    model: PreTrainedModel,
+    rows: Sequence[Row],
+    input_ids: Tensor,
+    max_new_tokens: int,
+    follows: bool = False,
 ) -> list[Decoded]:
     """Answer one prompt through several caches together; a row that is done leaves.
 
@@ -174,6 +183,8 @@ def decode(
         rows: caches that are complete, each with its first logits.
         input_ids: int64 `[1, T]`, the whole prompt; answer tokens take positions T, T+1, ….
         max_new_tokens: tokens at most.
+        follows: whether a rotation that changes with length does so as the answer grows, as in
+            `generate`: right for the full cache alone. Else the prompt's is kept.
 
     Returns:
         Per row the answer.
@@ -185,6 +196,7 @@ def decode(
     texts = [_Text(row, input_ids, max_new_tokens) for row in rows]
     active = list(range(len(rows)))
     cache = as_one([row.cache for row in rows])
+    rotation = Rotation(model)
     for end in range(length + 1, length + max_new_tokens + 1):
         going = [i for i in active if not texts[i].append(end)]
         if end == length + max_new_tokens or not going:
@@ -193,10 +205,40 @@ def decode(
             cache = as_one([rows[i].cache for i in going])
         active = going
         tokens = torch.cat([texts[i].ids[:, end - 1 : end] for i in active])
-        logits = forward(model, tokens, cache, torch.full_like(tokens, end - 1))
+        if follows and rotation.change(end - 1, end) and _starts_anew(model, texts[0].ids, end):
+            tokens, cache = texts[0].ids[:, :end], _new_cache(model, end, max_new_tokens)
+        positions = torch.arange(end - tokens.shape[1], end, device=tokens.device)
+        with rotation.of_length(end if follows else length):
+            logits = forward(model, tokens, cache, positions.expand_as(tokens))
         for row, i in enumerate(active):
             texts[i].logits = logits[row : row + 1, -1]
     return [text.decoded(length) for text in texts]
+
+
+def _starts_anew(model: PreTrainedModel, ids: Tensor, end: int) -> bool:
+    """Whether `generate` computes the first `end` tokens again: their keys are rotated otherwise.
+
+    Some families do so once (Phi-3), others go on with keys of both rotations. The model is asked.
+    """
+    inner = base_model(model)
+    prepare = inner.prepare_inputs_for_generation
+    accepted = inspect.signature(prepare).parameters
+    name = "cache" if "cache" in accepted else "past_key_values"
+    held = DynamicCache()
+    # All that is asked of it is how long it is.
+    held.update(torch.zeros(1, 1, end - 1, 1), torch.zeros(1, 1, end - 1, 1), 0)
+    inputs = prepare(
+        ids[:, :end],
+        next_sequence_length=1,
+        attention_mask=torch.ones_like(ids[:, :end]),
+        use_cache=True,
+        **{name: held},
+    )
+    return inputs.get(name) is None
+
+
+def _new_cache(model: PreTrainedModel, length: int, room: int) -> Cache:
+    return empty_cache(layer_windows(text_config(model)), length + room)
 
 
 class _Text:

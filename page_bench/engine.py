@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,14 @@ from page_bench.config import PageConfig
 from page_bench.decision import Decision
 from page_bench.gating.gate import AnswerFacts
 from page_bench.gating.threshold import select_pilot
+from page_bench.keep_jobs import lowered_warning
 from page_bench.processes import ALONE, Processes
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import ArmAnswer, PromptPass, spread_for
 from page_bench.trace import Seen
 from page_bench.work import Compute, Computed, Filled, Work
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Engine:
         config: the arm.
         sampling_seed: enters the random numbers of every prompt when sampling.
         memory: what was computed before; None remembers nothing.
-        decode_rows: answers to one prompt decoded together, at most; None means what fits memory.
+        decode_rows: see `PromptPass`.
         processes: those that share out the prompts; all of them have one pilot.
     """
 
@@ -134,7 +138,12 @@ class Engine:
                     filled.stored += 1
                     progress(filled)
 
+        warned = False
         for work, done in (compute or self._compute_all)(lacking()):
+            for answer in done.answers:
+                if answer.decode_rows_lowered and not warned:
+                    log.warning(lowered_warning(memory.decode_rows))
+                    warned = True
             memory.keep(
                 work.prompt,
                 list(zip(work.signals, done.seen, strict=True)),

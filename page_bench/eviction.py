@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from page_bench.budget import BudgetPlan, kept_members
+from page_bench.budget import BudgetPlan, keep_count, kept_members
 from page_bench.cache import evicted_layer
 from page_bench.cache_layers import SlidingLayer
 from page_bench.config import PageConfig, budget_for
@@ -28,18 +29,20 @@ class KeepPlan:
     Attributes:
         members: bool `[L', H', T]`; L' and H' are 1 where all layers or all KV heads of a layer
             keep the same positions.
+        must_keep: positions per layer and KV head on average, if the method had to keep more than
+            the budget allows; else None.
     """
 
     members: Tensor
+    must_keep: float | None = None
 
     def of_layer(self, number: int) -> Tensor:
         """bool `[H', T]` for the `number`-th layer with full attention."""
         return self.members[number if len(self.members) > 1 else 0]
 
-    def entries(self, n_layers: int, n_kv_heads: int) -> int:
-        """Kept entries over all layers with full attention and their KV heads."""
-        layers, heads, _ = self.members.shape
-        return int(self.members.sum()) * (n_layers // layers) * (n_kv_heads // heads)
+    def positions(self, n_layers: int) -> list[int]:
+        """Kept positions of each layer with full attention, summed over its rows H'."""
+        return self.members.sum((1, 2)).tolist() * (n_layers // len(self.members))
 
     def key(self) -> tuple[tuple[int, ...], bytes]:
         """Equal for equal keep sets of one prompt."""
@@ -50,7 +53,7 @@ class KeepPlan:
         """The same without the last position."""
         members = self.members.clone()
         members[..., -1] = False
-        return KeepPlan(members)
+        return dataclasses.replace(self, members=members)
 
 
 def positions_to_keep(evictor: Evictor, prompt: Prefill, config: PageConfig) -> KeepPlan | str:
@@ -73,9 +76,10 @@ def positions_to_keep(evictor: Evictor, prompt: Prefill, config: PageConfig) -> 
     n_keep = budget_for(config, length)
     if isinstance(n_keep, str):
         return n_keep
-    check_least(evictor, config, length)
     layers = prompt.scored_by(evictor, n_keep)
     plan = BudgetPlan(length, n_keep, n_sink, recent, *prompt.shape, config.granularity)
+    with blaming(evictor.title, "failed in least_on_average"):
+        plan = dataclasses.replace(plan, n_keep=max(n_keep, evictor.least_on_average(plan)))
     raw = _stacked(evictor, [layer.score for layer in layers], plan)
     _check_scores(evictor, raw)
     scores = normalised(raw, config.score_norm, n_sink, recent)
@@ -100,31 +104,15 @@ def positions_to_keep(evictor: Evictor, prompt: Prefill, config: PageConfig) -> 
     flat = _latest_of_certain(flat, flat_keep, n_sink, recent)
     members = kept_members(flat, flat_keep, n_sink, recent)
     _check_members(members, flat_keep, n_sink, recent)
-    return KeepPlan(members.view(rows.shape))
-
-
-def check_least(
-    evictor: Evictor, config: PageConfig, length: int, prompt: str | None = None
-) -> None:
-    """Raise UsageError where a prompt of `length` tokens is to lose what the evictor always keeps.
-
-    Args:
-        evictor: the configuration's.
-        config: budget and protected positions.
-        length: T, tokens that are compressed.
-        prompt: whose they are, for the message.
-    """
-    n_keep = budget_for(config, length)
-    if isinstance(n_keep, str):
-        return
-    least = evictor.least_kept(config.window, config.n_sink, config.n_recent)
-    if n_keep < least:
+    if not bool(members[:, -1].all()):
         raise UsageError(
-            f"evictor={evictor.title} always keeps {least} positions, the protected ones among "
-            f"them, but only {n_keep} of {length if prompt is None else prompt} may stay; let it "
-            f"keep fewer, such as by a "
-            f"smaller window, or give a larger budget."
+            f"evictor {evictor.title} dropped the last position, which it says it always keeps; "
+            f"give recent=1."
         )
+    entries = int(counts.sum())
+    allowed = keep_count(config.budget, length, n_sink, recent) * counts.numel()
+    must_keep = entries / counts.numel() if entries > allowed else None
+    return KeepPlan(members.view(rows.shape), must_keep)
 
 
 def scores_of(evictor: Evictor, prompt: Prefill, n_keep: int) -> Tensor:

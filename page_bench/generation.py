@@ -1,7 +1,8 @@
-"""Which arguments of transformers' `generate` page_hf cannot honour with its own cache."""
+"""How an answer is asked for and how it ends, by the arguments of transformers' `generate`."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from page_bench.decode import AnswerRequest
@@ -47,3 +48,31 @@ def check_generation(config: Any, request: AnswerRequest, where: str) -> None:
             f"follows in place of the {request.max_new_tokens} tokens of {where}; take it out "
             f"there, or ask for as many: --gen_kwargs max_gen_toks={most}."
         )
+
+
+def end_tokens(config: Any, request: AnswerRequest) -> frozenset[int]:
+    """Tokens that end an answer.
+
+    Args:
+        config: the model's generation config; None where it has none.
+        request: how to answer; its own arguments win, as in `generate`.
+    """
+    given = request.arguments.get("eos_token_id")
+    ends = getattr(config, "eos_token_id", None) if given is None else given
+    if ends is None:
+        return frozenset()
+    return frozenset({ends} if isinstance(ends, int) else ends)
+
+
+def is_cut(ids: Sequence[int], text: str, request: AnswerRequest, ends: Collection[int]) -> bool:
+    """Whether an answer ends because it may be no longer.
+
+    Args:
+        ids: its tokens.
+        text: the same, decoded with special tokens.
+        request: how it was asked for.
+        ends: see `end_tokens`.
+    """
+    if len(ids) < request.max_new_tokens or ids[-1] in ends:
+        return False
+    return not any(stop in text for stop in request.stop)

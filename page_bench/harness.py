@@ -1,24 +1,29 @@
 """What page-bench adds to lm-eval's own modules: its model, its tasks and its defaults.
 
-`plugin` calls one of the five public functions for each module of lm-eval that has been imported.
+`plugin` calls the public functions for the modules of lm-eval that have been imported.
 Each may be called again on the same module, and steps aside where lm-eval does its work itself.
+Where the model is not `page_hf` and no task is ours, lm-eval's functions get what they were given.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from page_bench import given_object, own_runs
 from page_bench.errors import UsageError
+from page_bench.own_runs import MODEL, TASK_PREFIX
+from page_bench.tasks.tokenizer import sized_for
 
-MODEL = "page_hf"
 MODEL_TARGET = "page_bench.lm:PageLM"
 DEFAULT_TASKS = ("page_quickstart",)
 TASKS_FOLDER = Path(__file__).parent / "tasks"
@@ -29,6 +34,8 @@ _REFUSED_CACHES = {
     "rewrite_requests_cache": "--cache_requests",
 }
 _CONSTRUCTOR_FLAGS = ("batch_size", "max_batch_size", "device")
+_OF_THE_TOKENIZER = ("tokenizer", "revision", "subfolder", "gguf_file", "trust_remote_code")
+"""Model arguments that decide, besides `pretrained`, what the tasks' tokenizer is."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +70,22 @@ def add_tasks(module: ModuleType) -> None:
 
         return with_our_tasks
 
+    def matching(match_tasks: Callable[..., Any]) -> Callable[..., Any]:
+        def without_unasked(manager: Any, task_list: list[str]) -> Any:
+            found = match_tasks(manager, task_list)
+            asked = [pattern for pattern in task_list if pattern.startswith(TASK_PREFIX)]
+            return [
+                name
+                for name in found
+                if not _is_our_task(manager, name)
+                or any(fnmatch.fnmatchcase(name, pattern) for pattern in asked)
+            ]
+
+        return without_unasked
+
     _wrap(module.TaskIndex, "build", around, static=True)
+    # `*_qasper` and the like go on meaning lm-eval's own tasks.
+    _wrap(module.TaskManager, "match_tasks", matching)
 
 
 def complete_evaluations(module: ModuleType) -> None:
@@ -77,41 +99,70 @@ def complete_evaluations(module: ModuleType) -> None:
 
         def with_defaults(*args: object, **kwargs: object) -> Any:
             call = signature.bind(*args, **kwargs)
-            model = call.arguments.get("model")
-            if model == MODEL:
-                call.arguments.update(complete_call(call.arguments))
-            elif isinstance(model, str):
-                _locate_default_model(call.arguments)
-                pretrained = _as_dict(call.arguments.get("model_args")).get("pretrained")
-                _size_tasks(call.arguments, pretrained)
-            else:
-                if _is_page_lm(model):
-                    _refuse_caches(call.arguments)
-                tokenizer = getattr(model, "tokenizer", None)
-                _size_tasks(call.arguments, getattr(tokenizer, "name_or_path", None))
-            return simple_evaluate(*call.args, **call.kwargs)
+            given = call.arguments
+            model = given.get("model")
+            with ExitStack() as stack:
+                if model == MODEL:
+                    _say_once.cache_clear()
+                    given.update(complete_call(given))
+                    stack.enter_context(own_runs.git_asked_quietly(module))
+                elif _is_page_lm(model):
+                    _refuse_caches(given)
+                    stack.enter_context(own_runs.git_asked_quietly(module))
+                elif isinstance(model, str):
+                    _locate_default_model(given)
+                stack.enter_context(sized_for(functools.partial(_model_of, given)))
+                results = simple_evaluate(*call.args, **call.kwargs)
+            if model == MODEL or _is_page_lm(model):
+                from page_bench.written_samples import make_writable
+
+                make_writable(results)
+            return results
 
         return with_defaults
 
     _wrap(module, "simple_evaluate", around)
 
 
+def score_traces(module: ModuleType) -> None:
+    """Give the traces of `page_hf` lm-eval's scores of their samples. Takes `lm_eval.evaluator`."""
+
+    def around(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(evaluate)
+
+        def with_scores(*args: object, **kwargs: object) -> Any:
+            call = signature.bind(*args, **kwargs).arguments
+            if not _is_page_lm(call["lm"]):
+                return evaluate(*args, **kwargs)
+            from page_bench.sample_scores import scored
+
+            with scored(call["task_dict"]):
+                return evaluate(*args, **kwargs)
+
+        return with_scores
+
+    _wrap(module, "evaluate", around)
+
+
 def end_cleanly(module: ModuleType) -> None:
     """Print a `UsageError` without a traceback, and our log records as lm-eval's.
 
-    Takes `lm_eval._cli.harness`.
+    In a run of ours, what goes wrong with W&B is shown as well. Takes `lm_eval._cli.harness`.
     """
 
     def around(execute: Callable[..., Any]) -> Callable[..., Any]:
-        def with_clear_errors(*args: object, **kwargs: object) -> Any:
+        def with_clear_errors(cli: Any, args: Any) -> Any:
             _share_log()
             try:
-                return execute(*args, **kwargs)
+                if not own_runs.is_ours(args):
+                    return execute(cli, args)
+                with own_runs.wandb_watched():
+                    return execute(cli, args)
             except UsageError as error:
                 print(f"page-bench: {error}", file=sys.stderr)
                 sys.exit(1)
             except ValueError as error:
-                if not str(error).startswith("Tasks not found"):
+                if not (str(error).startswith("Tasks not found") and own_runs.is_ours(args)):
                     raise
                 print(f"{error}; `lm_eval ls tasks` names all there are.", file=sys.stderr)
                 sys.exit(1)
@@ -119,13 +170,6 @@ def end_cleanly(module: ModuleType) -> None:
         return with_clear_errors
 
     _wrap(module.HarnessCLI, "execute", around)
-
-
-def watch_wandb(module: ModuleType) -> None:
-    """Show what goes wrong with W&B. Takes `lm_eval.loggers`."""
-    from page_bench.tracking.logger import watched
-
-    module.WandbLogger = watched(module.WandbLogger)  # type: ignore[attr-defined]
 
 
 def complete_call(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,28 +189,25 @@ def complete_call(given: Mapping[str, Any]) -> dict[str, Any]:
 
     arguments = dict(given)
     _refuse_caches(arguments)
-    model_args = _as_dict(arguments.get("model_args"))
+    model_args = given_object.named(_as_dict(arguments.get("model_args")))
     _refuse_doubled(model_args, arguments)
     config.refuse_secrets(model_args)  # before lm-eval logs them
     if "doc_ids" in model_args:
         raise UsageError("doc_ids is set by page-bench itself; use --samples.")
     if not arguments.get("tasks"):
         arguments["tasks"] = list(DEFAULT_TASKS)
-        _log.warning(
-            "No tasks given: running %s; choose others with --tasks.", ", ".join(DEFAULT_TASKS)
-        )
+        names = ", ".join(DEFAULT_TASKS)
+        _say_once(f"No tasks given: running {names}; choose others with --tasks.")
     if model_args.get("pretrained") is None:
         from page_bench.default_model import default_pretrained
 
         model_args["pretrained"] = default_pretrained()
-        _log.warning(
-            "No model given: running %s; choose another with pretrained=NAME in --model_args.",
-            model_args["pretrained"],
+        _say_once(
+            f"No model given: running {model_args['pretrained']}; choose another with "
+            f"pretrained=NAME in --model_args."
         )
     if arguments.get("task_manager") is not None:
-        arguments["task_manager"] = _with_pretrained(
-            arguments["task_manager"], model_args["pretrained"]
-        )
+        arguments["task_manager"] = _with_pretrained(arguments["task_manager"], model_args)
     output_path = getattr(arguments.get("evaluation_tracker"), "output_path", None)
     if output_path and "trace" not in model_args:
         model_args["trace"] = samples_folder(output_path, model_args)
@@ -201,10 +242,15 @@ def _locate_default_model(arguments: dict[str, Any]) -> None:
     """Let lm-eval's own models run our default model by its name, for a baseline."""
     from page_bench.default_model import LOCAL_NAME, resolve
 
-    if LOCAL_NAME in str(arguments.get("model_args") or ""):
-        model_args = _as_dict(arguments["model_args"])
-        if model_args.get("pretrained") == LOCAL_NAME:
-            arguments["model_args"] = {**model_args, "pretrained": resolve(LOCAL_NAME)}
+    given = arguments.get("model_args")
+    if isinstance(given, str) and LOCAL_NAME in given:
+        given = _as_dict(given)
+    if isinstance(given, Mapping) and _is_text(given.get("pretrained"), LOCAL_NAME):
+        arguments["model_args"] = {**given, "pretrained": resolve(LOCAL_NAME)}
+
+
+def _is_text(given: object, text: str) -> bool:
+    return isinstance(given, str) and given == text
 
 
 def _refuse_caches(arguments: Mapping[str, Any]) -> None:
@@ -248,29 +294,45 @@ def _as_dict(model_args: str | Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(model_args or {})
 
 
-def _size_tasks(arguments: dict[str, Any], name: object) -> None:
-    """Name the tokenizer to tasks that lm-eval does not tell which model they are for."""
-    if not isinstance(name, str) or not name:
-        return
-    if arguments.get("task_manager") is not None:
-        arguments["task_manager"] = _with_pretrained(arguments["task_manager"], name)
-    elif not isinstance(arguments.get("model"), str):
-        arguments["metadata"] = {"tokenizer": name, **(arguments.get("metadata") or {})}
+def _model_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call says of its model's tokenizer, for tasks whose metadata does not."""
+    model = arguments.get("model")
+    if isinstance(model, str):
+        return _as_dict(arguments.get("model_args"))
+    tokenizer = getattr(model, "tokenizer", None)
+    # Models behind a server may have one of another kind.
+    named = tokenizer if callable(tokenizer) else getattr(tokenizer, "name_or_path", None)
+    return {} if named is None else {"tokenizer": named}
 
 
-def _with_pretrained(task_manager: Any, pretrained: str) -> Any:
+def _with_pretrained(task_manager: Any, model_args: Mapping[str, Any]) -> Any:
     """The task manager, or a copy of it, whose tasks know the model that they are sized for."""
     metadata = task_manager.metadata or {}
     if metadata.get("pretrained") is not None or metadata.get("tokenizer") is not None:
         return task_manager
     from page_bench.default_model import resolve
 
+    pretrained = model_args["pretrained"]
+    known = {name: model_args[name] for name in _OF_THE_TOKENIZER if model_args.get(name)}
     manager = copy(task_manager)
     # lm-eval's own generated tasks load the tokenizer by name, which the default model's is not.
-    manager.metadata = {"tokenizer": resolve(pretrained), **metadata, "pretrained": pretrained}
+    by_name = type(pretrained) is str
+    named = {"tokenizer": resolve(pretrained)} if by_name else {}
+    manager.metadata = {**named, **known, **metadata, "pretrained": pretrained}
     # Tasks get their metadata from the factory.
     manager._factory = type(task_manager._factory)(meta=manager.metadata)
     return manager
+
+
+def _is_our_task(manager: Any, name: str) -> bool:
+    place = getattr(manager.task_index.get(name), "yaml_path", None)
+    return place is not None and Path(place).is_relative_to(TASKS_FOLDER)
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    """Warn of something, once in a run: a sweep completes the same call for each of its arms."""
+    _log.warning(text)
 
 
 def _is_page_lm(model: object) -> bool:

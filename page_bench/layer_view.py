@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from page_bench.causal import attention_sums
+from page_bench.causal import mean_attention
 from page_bench.errors import UsageError
 
 Need = Literal[
@@ -62,6 +62,8 @@ class LayerView:
             query rows.
         prompt_seed: a number that depends on the prompt alone.
         recorded: what was recorded because an evictor needs it.
+        attention_of_rows: by `Evictor.query_rows`, fp32 `[H, T]`, attention averaged over so many
+            last query rows; on models with latent attention alone.
     """
 
     index: int
@@ -76,6 +78,7 @@ class LayerView:
     window_attention: Tensor
     prompt_seed: int
     recorded: Mapping[Need, Tensor] = field(default_factory=dict)
+    attention_of_rows: Mapping[int, Tensor] = field(default_factory=dict)
 
     @property
     def n_kv_heads(self) -> int:
@@ -91,6 +94,12 @@ class LayerView:
     def window_queries(self) -> Tensor:
         """`[H, n, d]`, the last queries after the rotary embedding, n = `Evictor.query_rows` or
         more (T if the prompt is shorter)."""
+        if self.attention_of_rows:
+            raise UsageError(
+                "this evictor reads window_queries, but the cache of the model holds latents of "
+                "all heads together, which they cannot be multiplied with; let it read "
+                "attention_of_last, or choose an evictor that does, such as snapkv."
+            )
         return self._read("window_queries")
 
     @property
@@ -129,9 +138,9 @@ class LayerView:
         """
         if rows == self.window:
             return self.window_attention
-        queries = self.window_queries[:, -rows:]
-        read = queries.shape[1]
-        return attention_sums(queries, self.keys, self.scaling) / read
+        if rows in self.attention_of_rows:
+            return self.attention_of_rows[rows]
+        return mean_attention(self.window_queries[:, -rows:], self.keys, self.scaling)
 
     def _read(self, need: Need) -> Tensor:
         if need not in self.recorded:

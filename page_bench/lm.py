@@ -22,7 +22,8 @@ from page_bench.decision import calibration_warnings
 from page_bench.decode import AnswerRequest
 from page_bench.engine import Engine, Outcome
 from page_bench.errors import UsageError
-from page_bench.generation import check_generation
+from page_bench.generation import check_generation, end_tokens, is_cut
+from page_bench.keep_jobs import DECODE_ROWS
 from page_bench.loaded_lm import LoadedLM
 from page_bench.progress import PromptBar
 from page_bench.prompt import Prompt
@@ -30,7 +31,7 @@ from page_bench.record import brief, trace_of
 from page_bench.requests import PromptMaker
 from page_bench.run_record import RunRecord
 from page_bench.store.store import RunStore
-from page_bench.summary import RunSummary
+from page_bench.summary import RunSummary, per_bin
 from page_bench.trace import Answer, Likelihood
 from page_bench.work import Compute, Filled
 
@@ -100,16 +101,26 @@ class PageLM(LoadedLM):
                 decided.threshold,
                 self._said(prompt, outcome),
                 self._chat,
+                self._was_cut(prompt, outcome),
             )
             for prompt, outcome in zip(prompts, outcomes, strict=True)
         ]
         everywhere = [t for share in processes.gather([*map(brief, traces)]) for t in share]
         summary = RunSummary.of(self.page, everywhere, decided, warnings)
-        for warning in summary.warnings if self.rank == 0 else ():
-            log.warning(warning)
+        if self.rank == 0:
+            self._say(summary)
         answers = [Answer(trace.answer, trace) for trace in traces]
         self._record.add(request_type, summary, answers)
         return answers
+
+    def _say(self, summary: RunSummary) -> None:
+        if summary.drop_layers is not None:
+            log.info(
+                "D compares %s of those with full attention.",
+                per_bin(summary.drop_layers, self.page.drop_options),
+            )
+        for warning in summary.warnings:
+            log.warning(warning)
 
     def gather_object(self, obj: Any, dst: int = 0) -> Any:
         """Gather lm-eval's scores; the traces, scored by then, go the same way."""
@@ -155,16 +166,17 @@ class PageLM(LoadedLM):
     def engine(self) -> Iterator[Engine]:
         """The engine, while the model's attention is observed and the store is open."""
         mixed = self.mixed_precision_dtype
+        asked = self.batch_size_per_gpu
+        # lm-eval passes 1 where nothing is given, so 1 bounds nothing.
+        rows = asked if isinstance(asked, int) and asked > 1 else None
         with ExitStack() as stack:
             memory = None
             if self.page.store is not None:
                 store = stack.enter_context(RunStore(Path(self.page.store)))
-                memory = Memory(store, self.stored_model(), torch.initial_seed())
+                seed, limit = torch.initial_seed(), rows or DECODE_ROWS
+                memory = Memory(store, self.stored_model(), seed, limit)
             stack.enter_context(torch.autocast(self.device.type, mixed, mixed is not None))
             stack.enter_context(attention.observing(self._inner))
-            asked = self.batch_size_per_gpu
-            # lm-eval passes 1 where nothing is given, so 1 bounds nothing.
-            rows = asked if isinstance(asked, int) and asked > 1 else None
             yield Engine(
                 self.model,
                 self.tokenizer,
@@ -227,6 +239,10 @@ class PageLM(LoadedLM):
         templated: str = super().apply_chat_template(*args, **kwargs)
         return templated
 
+    def take_rendering(self, other: PageLM) -> None:
+        """Know of shared requests what the copy of this model knows that rendered them."""
+        self._chat = other._chat
+
     def set_cache_hook(self, cache_hook: Any) -> None:
         """Refused: lm-eval's --use_cache keys ignore the model, the evictor and the budget."""
         raise UsageError(
@@ -249,6 +265,14 @@ class PageLM(LoadedLM):
         if isinstance(prompt.request, ContinuationRequest):
             return ""
         return self._text(outcome.answer.answer_ids, prompt.request.stop)
+
+    def _was_cut(self, prompt: Prompt, outcome: Outcome) -> bool | None:
+        """Whether nothing but the length limit ended the answer; None for given continuations."""
+        if isinstance(prompt.request, ContinuationRequest):
+            return None
+        ends = end_tokens(self._inner.generation_config, prompt.request)
+        text = self.tok_decode(outcome.answer.answer_ids, skip_special_tokens=False)
+        return is_cut(outcome.answer.answer_ids, text, prompt.request, ends)
 
     def _text(self, ids: Sequence[int], stop: Sequence[str]) -> str:
         """Answer tokens as lm-eval's `hf` model hands them to the task."""

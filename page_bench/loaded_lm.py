@@ -7,17 +7,20 @@ from typing import Any
 
 import torch
 
-from page_bench import default_model, loading, quantization, support
+from page_bench import default_model, given_object, loading, quantization, support
 from page_bench.calibration.file import ModelFacts
 from page_bench.calibration.fingerprint import model_fingerprint
 from page_bench.config import PageConfig, is_ours
 from page_bench.data_parallel import DataParallelLM
 from page_bench.decision import from_calibration
 from page_bench.errors import UsageError
+from page_bench.given_object import held_by
 from page_bench.prefill import base_model
 from page_bench.provenance import provenance
 from page_bench.record import settings_of
+from page_bench.rotation import Rotation
 from page_bench.store.keys import StoredModel
+from page_bench.tasks.tokenizer import tokenizer_name
 from page_bench.trace import writable_folder
 
 
@@ -35,9 +38,12 @@ class LoadedLM(DataParallelLM):
 
     def __init__(self, pretrained: Any = None, **kwargs: Any) -> None:
         self.page = PageConfig.from_arguments({k: v for k, v in kwargs.items() if is_ours(k)})
-        passed_on = {k: v for k, v in kwargs.items() if not is_ours(k)}
+        arguments = given_object.named({**kwargs, "pretrained": pretrained})
+        self._objects = given_object.objects_of(arguments)
+        passed_on = {k: held_by(v) for k, v in kwargs.items() if not is_ours(k)}
         passed_on.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
-        name = default_model.default_pretrained() if pretrained is None else pretrained
+        given = held_by(pretrained)
+        name = default_model.default_pretrained() if given is None else given
         by_name = isinstance(name, str)
         if not name or not (by_name or hasattr(name, "config")):
             raise UsageError(f"pretrained={name!r:.60} is no model; give the name of one.")
@@ -47,13 +53,15 @@ class LoadedLM(DataParallelLM):
         self._for_configuration = loading.configuration_arguments(passed_on)
         if not by_name:
             loading.refuse_unknown(self._for_configuration, None)
+            if not passed_on.get("tokenizer"):
+                tokenizer_name(name)
         self._asked_length = passed_on.get("max_length")
         if self.page.trace is not None:
             writable_folder(self.page.trace)
         if self.page.calibration is not None:
             from_calibration(self.page)
         self.model_name = loading.full_name(
-            name if by_name else str(getattr(name, "name_or_path", type(name).__name__)), passed_on
+            name if by_name else given_object.name_of(name), passed_on
         )
         loading.check_adapter(passed_on.get("peft"), passed_on.get("revision") or "main")
         try:
@@ -112,6 +120,10 @@ class LoadedLM(DataParallelLM):
             "weights": self.model_facts().fingerprint.weights,
             "dtype": self._dtype_name,
             "attn_implementation": self.attn_implementation,
+            # Rope types that change, and the longest sequence that they do not change for.
+            "rotation_changes_after": Rotation(self._inner).original_lengths,
+            # What no command line can name, so that nobody takes the name above for all there is.
+            **({"objects": self._objects} if self._objects else {}),
             **settings_of(self.page),
         }
 

@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 _ATTACHMENTS = {
-    "lm_eval.models": "register_model",
-    "lm_eval.tasks.manager": "add_tasks",
-    "lm_eval.evaluator": "complete_evaluations",
-    "lm_eval.loggers": "watch_wandb",
-    "lm_eval._cli.harness": "end_cleanly",
+    "lm_eval.models": ("register_model",),
+    "lm_eval.tasks.manager": ("add_tasks",),
+    "lm_eval.evaluator": ("complete_evaluations", "score_traces"),
+    "lm_eval._cli.harness": ("end_cleanly",),
 }
-"""Module of lm-eval → function of `page_bench.harness` that takes it; each may run repeatedly."""
+"""Module of lm-eval → functions of `page_bench.harness` that take it; each may run repeatedly."""
 
 
 def install() -> None:
@@ -38,7 +37,8 @@ def _attach(module: "ModuleType") -> None:
     try:
         from page_bench import harness
 
-        getattr(harness, _ATTACHMENTS[module.__name__])(module)
+        for name in _ATTACHMENTS[module.__name__]:
+            getattr(harness, name)(module)
     except Exception as error:
         import warnings
 

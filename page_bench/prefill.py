@@ -19,6 +19,7 @@ from page_bench.errors import UsageError
 from page_bench.evicted_attention import CacheReader
 from page_bench.evictors.base import Evictor
 from page_bench.layer_view import READ_IN_PASS, LayerView, Need
+from page_bench.rotation import Rotation
 from page_bench.scoring import LayerScores, Scorer, score_layer
 from page_bench.support import layer_windows
 
@@ -35,6 +36,7 @@ class Observation:
         row_entropy: fp32 `[L, H]`, nats, entropy of these rows, averaged; None unless asked for.
         margin: fp32 `[L, H]`, κ of these rows; None unless asked for.
         recorded: per layer, what an evictor reads besides.
+        attention_of_rows: per layer, as in `layer_view.LayerView`.
         scaling: per layer, the factor of the attention logits.
         latent: whether the cache holds latents that the model unfolds before it attends.
     """
@@ -45,6 +47,7 @@ class Observation:
     row_entropy: Tensor | None
     margin: Tensor | None
     recorded: tuple[Mapping[Need, Tensor], ...]
+    attention_of_rows: tuple[Mapping[int, Tensor], ...]
     scaling: tuple[float, ...]
     latent: bool
 
@@ -87,6 +90,7 @@ class Prefill:
             seen.window,
             seen.window_attention[number],
             seen.recorded[number],
+            seen.attention_of_rows[number],
             self.prompt_seed,
         )
 
@@ -108,6 +112,7 @@ def prefill(
     scorers: Sequence[Scorer] = (),
     prompt_seed: int = 0,
     spread: SpreadOptions = MEAN_ALONE,
+    prompt_tokens: int | None = None,
 ) -> Prefill:
     """Run the prompt through the model once.
 
@@ -119,6 +124,8 @@ def prefill(
         scorers: what they need is recorded; one with a need of `READ_IN_PASS` scores at once.
         prompt_seed: a number that depends on the prompt alone.
         spread: what is measured of the window's rows besides their mean.
+        prompt_tokens: of the whole prompt, where `input_ids` are its beginning; a rotation that
+            changes with length is that of the whole.
 
     Raises:
         UsageError: the model does not hand its attention's inputs to the observing function in
@@ -145,6 +152,7 @@ def prefill(
             window,
             recorder.window_attention[layer],
             recorder.recorded[layer],
+            recorder.attention_of_rows[layer],
             prompt_seed,
         )
         for key, scorer in at_once.items():
@@ -155,12 +163,13 @@ def prefill(
         window,
         layers,
         frozenset().union(*(s.evictor.all_needs for s in distinct.values())),
-        max((s.evictor.query_rows for s in distinct.values()), default=0),
+        {s.evictor.query_rows for s in distinct.values()} - {0},
         cache,
         score,
         spread,
     )
-    with capture.calls_of(model, recorder.needs) as recorder.calls:
+    rotated = Rotation(model).of_length(prompt_tokens or input_ids.shape[1])
+    with rotated, capture.calls_of(model, recorder.needs, layers) as recorder.calls:
         logits = forward(model, input_ids, cache, observed=recorder)[:, -1]
     if sorted(recorder.window_attention) != list(layers):
         raise UsageError(
@@ -181,6 +190,7 @@ def prefill(
             row_entropy=_together(recorder.row_entropy, layers),
             margin=_together(recorder.margin, layers),
             recorded=tuple(recorder.recorded[i] for i in layers),
+            attention_of_rows=tuple(recorder.attention_of_rows[i] for i in layers),
             scaling=tuple(recorder.scaling[i] for i in layers),
             latent=recorder.latent,
         ),
@@ -236,7 +246,8 @@ def forward(
     # Under its own attention a model reads a full cache as any other.
     if observed is None and inner.config._attn_implementation in OBSERVABLE:
         reader.check(type(inner).__name__)
-    return logits[:, -last:]
+    # A view would keep the logits of a whole prompt alive, from a model that gives them all.
+    return logits if logits.shape[1] == last else logits[:, -last:].clone()
 
 
 def base_model(model: Any) -> PreTrainedModel:
@@ -252,6 +263,12 @@ def device_of(model: Any) -> torch.device:
     return torch.device("cpu") if device.type == "meta" else device
 
 
+def devices_of(model: Any) -> tuple[torch.device, ...]:
+    """All devices that a model's work is queued on; a model may be spread over several."""
+    placed = {weight.device for weight in base_model(model).parameters()}
+    return tuple(sorted({d for d in placed if d.type != "meta"} | {device_of(model)}, key=str))
+
+
 def text_config(model: PreTrainedModel) -> Any:
     """The configuration of the language model, also where it is nested (multimodal models)."""
     return model.config.get_text_config()
@@ -265,6 +282,7 @@ def _view(
     window: int,
     window_attention: Tensor,
     recorded: Mapping[Need, Tensor],
+    attention_of_rows: Mapping[int, Tensor],
     prompt_seed: int,
 ) -> LayerView:
     layer = cache.layers[layers[number]]
@@ -281,6 +299,7 @@ def _view(
         window_attention=window_attention,
         prompt_seed=prompt_seed,
         recorded=recorded,
+        attention_of_rows=attention_of_rows,
     )
 
 

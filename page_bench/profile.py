@@ -93,6 +93,11 @@ def drop_of(
     return float(early.mean() - late.mean())
 
 
+def bin_size(layers: int, options: DropOptions = DEPLOYED) -> int:
+    """How many layers the smaller of D's two bins holds, of so many with full attention."""
+    return min(map(len, _bins(torch.zeros(layers), options, None)))
+
+
 def late_plateau(
     agreement: Profile, options: DropOptions = DEPLOYED, layers: Sequence[int] | None = None
 ) -> float:
@@ -168,4 +173,5 @@ def _bins(
 
 
 def _values(profile: Profile) -> Tensor:
-    return torch.as_tensor(profile, dtype=torch.float64).cpu()
+    values = profile.cpu() if isinstance(profile, Tensor) else profile
+    return torch.as_tensor(values, dtype=torch.float64)

@@ -22,7 +22,7 @@ class PromptBar:
 
     def __init__(self, total: int, doing: str, hidden: bool) -> None:
         self._bar: Any = tqdm(total=total, desc=doing, unit="prompt", disable=hidden)
-        self._answered = self._opened = 0
+        self._answered = self._opened = self._evicted = 0
         self._kept = 0.0
 
     def __enter__(self) -> PromptBar:
@@ -40,9 +40,13 @@ class PromptBar:
         """A prompt of one arm is done."""
         self._answered += 1
         self._opened += outcome.gate_open
+        self._evicted += outcome.answer.kept_all_because is None
         self._kept += outcome.answer.kept_kv
+        # A gate may open for a prompt that is too short to lose anything.
+        evicted = f", {self._evicted} evicted" if self._evicted < self._opened else ""
         self._done(
-            f"{self._opened} of {self._answered} open, kept_kv {self._kept / self._answered:.3f}"
+            f"{self._opened} of {self._answered} open{evicted}, "
+            f"kept_kv {self._kept / self._answered:.3f}"
         )
 
     def filled(self, filled: Filled) -> None:

@@ -10,6 +10,11 @@ from page_bench.continuations import ContinuationRequest
 from page_bench.decode import AnswerRequest
 
 
+def text_sha256(text: str) -> str:
+    """The hash by which a trace and a store know a prompt."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class PromptFacts:
     """What a calibration compares of a prompt.
@@ -41,6 +46,8 @@ class Prompt:
         request: how to answer, or whose likelihood to give.
         score, correct: the task's two scores of an answer's token ids; None where the document does
             not say how.
+        system_in_user_turn: whether the system message had to move there, since the chat template
+            shows none; None where the task does not say.
     """
 
     task: str
@@ -56,11 +63,12 @@ class Prompt:
     correct: Callable[[Sequence[int]], float] | None = field(
         default=None, compare=False, repr=False
     )
+    system_in_user_turn: bool | None = None
 
     @property
     def sha256(self) -> str:
         """Hash of the prompt's text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        return text_sha256(self.text)
 
     @property
     def facts(self) -> PromptFacts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import nan
 from typing import Any
@@ -13,15 +13,16 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from page_bench.attention import MEAN_ALONE, SpreadOptions
-from page_bench.cache import allocated_bytes, entry_count, full_size, kv_bytes
-from page_bench.config import PageConfig, budget_for
+from page_bench.cache import allocated_bytes, entry_count, kv_bytes
+from page_bench.config import PageConfig, budget_for, forced_count
 from page_bench.continuations import ContinuationRequest, score_continuations
 from page_bench.decode import DecodingRules, Row, decode, decoding_rules, read
 from page_bench.distress import repetition
 from page_bench.eviction import KeepPlan, evict, positions_to_keep
-from page_bench.keep_jobs import CacheSize, KeepJob, jobs_of, rows_that_fit
-from page_bench.prefill import Prefill, device_of, prefill
+from page_bench.keep_jobs import DECODE_ROWS, CacheSize, KeepJob, jobs_of, rows_that_fit
+from page_bench.prefill import Prefill, device_of, devices_of, prefill
 from page_bench.prompt import Prompt
+from page_bench.rotation import Rotation
 from page_bench.scoring import Scorer
 from page_bench.signals import NEEDS_ENTROPY, agreements, measure, pair_agreement
 from page_bench.trace import Answered, Seen
@@ -46,6 +47,7 @@ class PromptPass:
 
     Attributes:
         prompt_tokens: T.
+        size: of its full cache.
         new_tokens: tokens of all answers so far.
         prefill_s, evict_s, decode_s: seconds so far.
 
@@ -57,7 +59,8 @@ class PromptPass:
         window: observation window w.
         spread: what is measured of the window's rows besides their mean.
         seed: of the random numbers when sampling.
-        decode_rows: answers decoded together, at most; None means what memory allows.
+        decode_rows: answers decoded together, whatever memory holds; None means `DECODE_ROWS`, or
+            what memory holds.
     """
 
     def __init__(
@@ -73,12 +76,13 @@ class PromptPass:
     ) -> None:
         self._model, self._tokenizer, self._prompt = model, tokenizer, prompt
         self._seed, self._decode_rows = seed, decode_rows
-        self._device = device_of(model)
-        self._input_ids = torch.tensor([prompt.input_ids], device=self._device)
+        self._devices = devices_of(model)
+        self._rotation = Rotation(model)
+        self._input_ids = torch.tensor([prompt.input_ids], device=device_of(model))
         length, split = len(prompt.input_ids), prompt.compressed_tokens
         # Only the context is observed and evicted where the question is read afterwards.
         self._room = length - split + prompt.request.max_new_tokens
-        start = seconds(self._device)
+        start = seconds(self._devices)
         self._filled: Prefill | None = prefill(
             model,
             self._input_ids[:, :split],
@@ -91,17 +95,18 @@ class PromptPass:
             ],
             prompt_seed=prompt.seed,
             spread=spread,
+            prompt_tokens=length,
         )
         self.prompt_tokens = length
         self.new_tokens = 0
-        self.prefill_s = seconds(self._device) - start
+        self.prefill_s = seconds(self._devices) - start
         self.evict_s = self.decode_s = 0.0
-        self._size = CacheSize(split, *self._filled.shape, *full_size(self._filled.cache, length))
+        self.size = CacheSize.of(self._filled.cache, length, split)
 
     def seen(self, config: PageConfig) -> Seen:
         """What the prefill showed, as far as a configuration asks for it."""
         assert self._filled is not None, "the full cache has been used up"
-        start = seconds(self._device)
+        start = seconds(self._devices)
         observation, options = self._filled.observation, config.drop_options
         window_attention, row_entropy = observation.window_attention, observation.row_entropy
         agreement = agreements(window_attention, options)
@@ -127,9 +132,9 @@ class PromptPass:
             signals=signals,
             pair_agreement=pairs,
             margin=None if margin is None else margin.tolist(),
-            kv_bytes_full=self._size.bytes,
+            kv_bytes_full=self.size.bytes,
             prefill_s=self.prefill_s,
-            gate_s=seconds(self._device) - start,
+            gate_s=seconds(self._devices) - start,
         )
 
     def answers(self, evictions: Sequence[PageConfig | None], last: bool) -> list[ArmAnswer]:
@@ -142,14 +147,20 @@ class PromptPass:
         """
         plans, planned_s = [], []
         for eviction in evictions:
-            start = seconds(self._device)
+            start = seconds(self._devices)
             plans.append(self._plan(eviction))
-            planned_s.append(seconds(self._device) - start)
+            planned_s.append(seconds(self._devices) - start)
         self.evict_s += sum(planned_s)
-        jobs = jobs_of(plans, self._size)
+        jobs = jobs_of(plans, self.size)
         results: dict[int, ArmAnswer] = {}
+        limit, lowered = self._limit, False
         while jobs:
-            batch = jobs[: self._rows_that_fit(jobs)]
+            together = self._together(jobs)
+            batch = together[:limit]
+            if self._decode_rows is None:
+                batch = batch[: rows_that_fit(batch, self.size, self._room)]
+            # Those that come after fewer rows have other company, too.
+            lowered = lowered or len(batch) < min(limit, len(together))
             del jobs[: len(batch)]
             for job, answer in zip(batch, self._decode(batch, last and not jobs), strict=True):
                 for i in job.wanted_by:
@@ -157,7 +168,10 @@ class PromptPass:
                     results[i] = replace(
                         answer,
                         kept_all_because=plan if isinstance(plan, str) else None,
+                        must_keep=self._must_keep(evictions[i], plan),
                         evict_s=answer.evict_s + planned_s[i],
+                        decode_rows_limit=limit,
+                        decode_rows_lowered=lowered,
                     )
         return [results[i] for i in range(len(evictions))]
 
@@ -168,15 +182,32 @@ class PromptPass:
         evictor = eviction.make_evictor()
         return positions_to_keep(evictor, self._filled, eviction)
 
-    def _rows_that_fit(self, jobs: Sequence[KeepJob]) -> int:
-        """How many of the next jobs are decoded together."""
+    def _together(self, jobs: Sequence[KeepJob]) -> Sequence[KeepJob]:
+        """The next jobs that may be decoded together."""
+        if not self._is_turning:
+            return jobs
+        # The full cache goes on under a rotation that the others do not follow.
+        return [job for job in jobs if job.keep is not None] or jobs
+
+    @property
+    def _is_turning(self) -> bool:
+        """Whether the model may rotate the end of the answer otherwise than the prompt."""
+        longest = self.prompt_tokens + self._prompt.request.max_new_tokens
+        return self._rotation.change(self.prompt_tokens, longest) is not None
+
+    def _must_keep(self, eviction: PageConfig | None, plan: KeepPlan | str) -> float | None:
+        if isinstance(plan, KeepPlan) or eviction is None:
+            return plan.must_keep if isinstance(plan, KeepPlan) else None
+        return forced_count(eviction, self._prompt.compressed_tokens)
+
+    @property
+    def _limit(self) -> int:
+        """How many answers are decoded together, at most."""
         assert self._filled is not None
         if self._filled.observation.latent:
             # The model unfolds its latents before it attends: rows of unequal length cannot.
             return 1
-        if self._decode_rows is not None:
-            return self._decode_rows
-        return rows_that_fit(jobs, self._size, self._room, self._device)
+        return self._decode_rows or DECODE_ROWS
 
     def _decode(self, batch: Sequence[KeepJob], last: bool) -> list[ArmAnswer]:
         """Evict and answer some keep sets together."""
@@ -188,7 +219,7 @@ class PromptPass:
         rules = [self._rules() for _ in batch]
         rows, own = [], []
         for job, its_rules in zip(batch, rules, strict=True):
-            start = seconds(self._device)
+            start = seconds(self._devices)
             if job.keep is None:
                 cache: Cache = self._filled.cache
                 logits = self._filled.logits if split == length else None
@@ -196,11 +227,11 @@ class PromptPass:
                 room = self._room + split - unread
                 cache, logits = evict(self._filled, job.keep, room, unread < split), None
             rows.append(Row(cache, logits, its_rules, self._seed))
-            own.append(seconds(self._device) - start)
+            own.append(seconds(self._devices) - start)
         # While decoding, neither the full cache nor what was observed is needed any more.
         if last or any(job.keep is None for job in batch):
             self._filled = None
-        evicted = seconds(self._device)
+        evicted = seconds(self._devices)
         waiting = [row for row in rows if row.logits is None]
         read(self._model, waiting, self._input_ids[:, unread:], unread)
         kept = [(entry_count(row.cache), kv_bytes(row.cache)) for row in rows]
@@ -211,15 +242,15 @@ class PromptPass:
                     f"as planned; this is a fault of page-bench, please report it."
                 )
         allocated = [allocated_bytes(row.cache) for row in rows]
-        said = self._said(rows)
-        decode_s = seconds(self._device) - evicted
+        said = self._said(rows, follows=self._is_turning and batch[0].keep is None)
+        decode_s = seconds(self._devices) - evicted
         self.evict_s += sum(own)
         self.decode_s += decode_s
         return [
             ArmAnswer(
                 kept_all_because=None,
-                kept_tokens=length * entries / self._size.entries,
-                kept_kv=entries / self._size.entries,
+                kept_tokens=length * entries / self.size.entries,
+                kept_kv=entries / self.size.entries,
                 kv_bytes_kept=size,
                 kv_bytes_allocated=buffers,
                 evict_s=evict_s,
@@ -232,23 +263,37 @@ class PromptPass:
             )
         ]
 
-    def _said(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """What is answered through each row's cache: fields of `ArmAnswer`."""
+    def _said(self, rows: Sequence[Row], follows: bool) -> list[dict[str, Any]]:
+        """What is answered through each row's cache: fields of `ArmAnswer`.
+
+        Args:
+            rows: caches with their first logits.
+            follows: whether the rotation follows the answer's length, see `decode`.
+        """
         request = self._prompt.request
         if isinstance(request, ContinuationRequest):
             caches = [(row.cache, row.logits) for row in rows if row.logits is not None]
-            length = self._input_ids.shape[1]
-            scored = score_continuations(self._model, caches, request, length)
+            scored = score_continuations(self._model, caches, request, self._input_ids, follows)
             self.new_tokens += len(rows) * sum(map(len, request.continuations))
-            nothing = {"answer_ids": [], "mean_token_entropy": nan, "repetition": nan}
+            nothing = {
+                "answer_ids": [],
+                "mean_token_entropy": nan,
+                "repetition": nan,
+                "rotation_changed": self._is_turning,
+            }
             return [{**nothing, **asdict(one)} for one in scored]
-        answers = decode(self._model, rows, self._input_ids, request.max_new_tokens)
+        answers = decode(self._model, rows, self._input_ids, request.max_new_tokens, follows)
         self.new_tokens += sum(len(answer.ids) for answer in answers)
         return [
             {
                 "answer_ids": answer.ids,
                 "mean_token_entropy": answer.mean_token_entropy,
                 "repetition": repetition(answer.ids),
+                # The last token is not read.
+                "rotation_changed": self._rotation.change(
+                    self.prompt_tokens, self.prompt_tokens + len(answer.ids) - 1
+                )
+                is not None,
             }
             for answer in answers
         ]
@@ -260,10 +305,13 @@ class PromptPass:
         return decoding_rules(self._model, self._tokenizer, self._input_ids, request)
 
 
-def seconds(device: torch.device) -> float:
-    """A clock, read once all work queued on the device is done."""
-    if device.type != "cpu":
-        getattr(torch, device.type).synchronize()
+def seconds(devices: Iterable[torch.device]) -> float:
+    """A clock, read once all work queued on the devices is done."""
+    for device in devices:
+        if device.type == "mps":
+            torch.mps.synchronize()  # there is one
+        elif device.type != "cpu":
+            getattr(torch, device.type).synchronize(device)
     return time.perf_counter()
 
 

@@ -23,6 +23,7 @@ def trace_of(
     threshold: Threshold | None,
     text: str,
     chat_template: bool | None = None,
+    cut: bool | None = None,
 ) -> Trace:
     """The record of one sample, before the task has scored it.
 
@@ -34,6 +35,7 @@ def trace_of(
         threshold: τ and its origin; None where the gate reads none.
         text: the answer as it will be scored.
         chat_template: whether one was applied; None where that is not known.
+        cut: see `Trace`.
     """
     seen, answer = asdict(outcome.seen), asdict(outcome.answer)
     ids = answer.pop("answer_ids")
@@ -47,6 +49,7 @@ def trace_of(
         task=prompt.task,
         doc_id=prompt.doc_id,
         protocol=prompt.protocol,
+        system_in_user_turn=prompt.system_in_user_turn,
         repeat=prompt.repeat,
         prompt_sha256=prompt.sha256,
         evictor=page.evictor,
@@ -71,6 +74,7 @@ def trace_of(
         answer=text,
         chat_template=chat_template,
         asked=prompt.request.record,
+        cut=cut,
         **seen,
         **answer,
     )
@@ -87,11 +91,32 @@ def brief(trace: Trace) -> Trace:
 
 
 def settings_of(page: PageConfig) -> dict[str, Any]:
-    """An arm's settings with the options of its evictor and gate, for results and trackers."""
+    """An arm's settings with the options of its evictor and gate, for results and trackers.
+
+    Those that its gate and its rule for τ do not read are None.
+    """
+    unread = _unread(page)
     return {
-        **{name: value for name, value in asdict(page).items() if name != "doc_ids"},
+        **{
+            name: None if name in unread else value
+            for name, value in asdict(page).items()
+            if name != "doc_ids"
+        },
         "evictor_args": asdict(page.make_evictor()),
         "gate_args": asdict(page.make_gate()),
         "gate_labels": page.make_gate().labels,
         "recent": page.n_recent,
     }
+
+
+def _unread(page: PageConfig) -> set[str]:
+    """Names of settings that change nothing in this arm."""
+    compares = page.make_gate().side is not None
+    read = {
+        "tau": compares,
+        "theta_z": compares and page.tau == "zscore",
+        "open_rate": compares and page.tau == "quantile",
+        "pilot_size": page.needs_pilot,
+        "calibration_mismatch": page.calibration is not None,
+    }
+    return {name for name, is_read in read.items() if not is_read}

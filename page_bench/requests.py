@@ -16,8 +16,10 @@ from page_bench.config import PageConfig
 from page_bench.continuations import ContinuationRequest
 from page_bench.decode import AnswerRequest
 from page_bench.errors import UsageError
+from page_bench.json_text import HALF
 from page_bench.prompt import Prompt
 from page_bench.tasks import longbench_scores, scorers
+from page_bench.tasks.turns import FOLDED
 
 
 class PromptMaker:
@@ -82,6 +84,7 @@ class PromptMaker:
         for request in requests:
             where = _where(request)
             text, continuation = request.args
+            _check_text(text + continuation, where)
             ids, given = self._encode_pair(text, continuation)
             if not given:
                 raise UsageError(f"a continuation of {where} is empty; leave the document out.")
@@ -106,6 +109,7 @@ class PromptMaker:
     def _prompt(self, request: Instance, repeat: int, config: PageConfig) -> Prompt:
         text = request.args[0]
         where = _where(request)
+        _check_text(text, where)
         how = self._answer_request(request, where)
         ids = self._encode(text) if text else []
         if not ids:
@@ -152,11 +156,13 @@ class PromptMaker:
                     f"give a larger max_length, or use compress=prompt."
                 )
         doc_ids = config.doc_ids.get(request.task_name or "")
+        facts = request.doc if isinstance(request.doc, Mapping) else {}
         return Prompt(
             task=request.task_name or "",
             doc_id=request.doc_id if doc_ids is None else doc_ids[request.doc_id],
             repeat=repeat,
-            protocol=request.doc.get("protocol") if isinstance(request.doc, Mapping) else None,
+            protocol=facts.get("protocol"),
+            system_in_user_turn=facts.get(FOLDED),
             text=text,
             input_ids=tuple(ids[i] for i in kept),
             context_tokens=boundary,
@@ -232,6 +238,14 @@ class _Group:
 
 def _where(request: Instance) -> str:
     return f"{request.task_name} document {request.doc_id}"
+
+
+def _check_text(text: str, where: str) -> None:
+    if HALF.search(text):
+        raise UsageError(
+            f"the prompt of {where} holds half of a surrogate pair, which is no text; mend the "
+            f"document, or leave it out."
+        )
 
 
 def _fit(positions: range, limit: int, truncation: str | None) -> list[int] | None:

@@ -12,7 +12,8 @@ from page_bench.case import Memory
 from page_bench.engine import Outcome
 from page_bench.errors import UsageError
 from page_bench.prompt import Prompt
-from page_bench.summary import RunSummary, full_cache_warnings
+from page_bench.sample_scores import with_correct
+from page_bench.summary import RunSummary, cut_warnings, full_cache_warnings, unscored_warnings
 from page_bench.trace import Answer, Trace, writable_folder, write_traces
 from page_bench.tracking.full_cache import Place, full_correct, run_verdicts, stored_verdicts
 from page_bench.tracking.run import TrackedRun, attached
@@ -135,10 +136,13 @@ class RunRecord:
             The settings, with what else the results' configuration says of the run.
         """
         self._is_closed = True
+        self._gathered = with_correct(self._traces)
         if self._file is not None:
             self._write()
         entries = self._to_config()
-        for warning in full_cache_warnings(self._traces):
+        traces = self._traces
+        late = cut_warnings(traces) + full_cache_warnings(traces) + unscored_warnings(traces)
+        for warning in late:
             log.warning(warning)
             entries["warnings"].append(warning)
         if self._unwritten:
@@ -161,6 +165,12 @@ class RunRecord:
             samples=sum(part.samples for part in parts),
             gates_open=sum(part.gates_open for part in parts),
             evicted=sum(part.evicted for part in parts),
+            drop_layers=min(
+                (p.drop_layers for p in parts if p.drop_layers is not None), default=None
+            ),
+            rotations_changed=sum(part.rotations_changed for part in parts),
+            generated=sum(part.generated for part in parts),
+            cut=sum(part.cut for part in parts),
             warnings=tuple(
                 f"{k}: {w}" for k, part in self._summaries.items() for w in part.warnings
             ),

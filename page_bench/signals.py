@@ -250,7 +250,7 @@ def _dispersion(norms: Tensor) -> Tensor:
 def _jaccard(window_attention: Tensor, top_k: int) -> Tensor:
     """Jaccard similarity of all pairs of top-k sets: fp32 `[L, H, T]` → fp64 `[L, H, H]`."""
     k = min(top_k, window_attention.shape[-1])
-    shared = _intersections(top_k_members(window_attention, k)).double().cpu()
+    shared = _intersections(top_k_members(window_attention, k)).cpu().double()
     return shared / (2 * k - shared)
 
 

@@ -8,18 +8,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from page_bench.analysis.suites import is_ours
 from page_bench.budget import FREE_MINIMUM, budget_share
-from page_bench.config import PageConfig
+from page_bench.config import TOO_SHORT, PageConfig
 from page_bench.decision import Decision
 from page_bench.gating.gates import TaskOracle
 from page_bench.gating.rules import LABEL_NEEDS
 from page_bench.gating.threshold import SMALL_PILOT, Threshold
+from page_bench.keep_jobs import lowered_warning
+from page_bench.profile import DropOptions, bin_size
 from page_bench.trace import Trace
 
 NOTHING = 0.05
 """A full cache this rarely right leaves nothing that eviction could cost."""
 MANY = 5
 """From so many samples of a task on, answers that are all alike come with a warning."""
+NAMED = 5
+"""A warning about single documents names so many."""
+FEW_LAYERS = 3
+"""D of fewer layers than this in each of its bins comes with a warning."""
+MORE_PROMPTS = "measure it on more prompts with `page-bench calibrate`, or give tau a number"
+MANY_CUT = 0.1
+"""Share of a task's answers cut at their length from which a warning comes: fewer move a mean
+score by less than `page-bench compare` takes for a difference."""
 LENGTH_SPREAD = 2.0
 """One τ over tasks whose typical prompt lengths differ by more than this comes with a warning."""
 
@@ -35,6 +46,11 @@ class RunSummary:
         evicted: prompts of which something was evicted.
         warnings: sentences for the log and the results.
         pilot: where the pilot's prompts come from; None without one.
+        drop_layers: layers in each of the two bins whose agreement D compares; None where no prompt
+            was seen.
+        rotations_changed: answers that go on past the length at which the model's rotation changes.
+        generated: answers that were generated, as far as their traces say whether they were cut.
+        cut: how many of these the length limit ended, see `Trace.cut`.
     """
 
     threshold: Threshold | None = None
@@ -43,6 +59,10 @@ class RunSummary:
     evicted: int = 0
     warnings: tuple[str, ...] = ()
     pilot: str | None = None
+    drop_layers: int | None = None
+    rotations_changed: int = 0
+    generated: int = 0
+    cut: int = 0
 
     @classmethod
     def of(
@@ -62,29 +82,31 @@ class RunSummary:
         """
         threshold = decided.threshold
         gates_open = sum(trace.gate_open for trace in traces)
+        evicted = sum(trace.kept_all_because is None for trace in traces)
         warnings = [*known]
         if threshold is not None and gates_open in (0, len(traces)):
-            never = "never opened: every answer is the full cache's" if gates_open == 0 else None
-            warnings.append(
-                f"the gate {never or 'always opened: every answer is the plain evictor’s'} "
-                f"({gates_open} of {len(traces)} prompts)."
-            )
+            told = "never opened: every answer is the full cache's"
+            if gates_open:
+                told = "always opened: every answer is the plain evictor’s"
+                if evicted < gates_open:
+                    told = f"always opened, and {evicted} of the prompts were evicted"
+            warnings.append(f"the gate {told} ({gates_open} of {len(traces)} prompts).")
         if threshold is not None and 0 < threshold.pilot_n < SMALL_PILOT:
             warnings.append(
                 f"τ was measured on {threshold.pilot_n} prompts; below {SMALL_PILOT} it may lie "
-                f"anywhere."
+                f"anywhere: {MORE_PROMPTS}."
+            )
+        elif threshold is not None and threshold.undecided:
+            low, high = threshold.interval or (threshold.tau, threshold.tau)
+            warnings.append(
+                f"τ = {threshold.tau:.4f} lies in [{low:.4f}, {high:.4f}] (bootstrap, 95 %, n = "
+                f"{threshold.pilot_n}), which leaves {threshold.undecided:.0%} of the pilot "
+                f"undecided: {MORE_PROMPTS}."
             )
         if threshold is not None and threshold.sigma == 0:
             name = "D" if threshold.signal == "drop" else threshold.signal
             warnings.append(
                 f"all {name} of the pilot are equal: the gate cannot tell its prompts apart."
-            )
-        if threshold is not None and threshold.undecided:
-            low, high = threshold.interval or (threshold.tau, threshold.tau)
-            warnings.append(
-                f"τ = {threshold.tau:.4f} lies in [{low:.4f}, {high:.4f}] (bootstrap, 95 %, n = "
-                f"{threshold.pilot_n}), which leaves {threshold.undecided:.0%} of the pilot "
-                f"undecided."
             )
         if isinstance(decided.gate, TaskOracle):
             tasks = {trace.task for trace in traces}
@@ -93,15 +115,25 @@ class RunSummary:
             ]
         if threshold is not None:
             warnings += tie_warning(threshold) + length_warning(traces)
-        warnings += _budget_warning(config, traces)
+        warnings += _rows_warning(traces)
+        layers = {bin_size(len(trace.agreement), config.drop_options) for trace in traces}
+        if threshold is not None and threshold.signal == "drop":
+            warnings += few_layers_warning(min(layers), config.drop_options)
+        warnings += _rotation_warning(traces)
+        warnings += _budget_warning(config, [t for t in traces if t.must_keep is None])
+        warnings += _must_keep_warning(config, traces)
         warnings += _truncation_warning(config, traces) + alike_warnings(traces)
         return cls(
             threshold=threshold,
             samples=len(traces),
             gates_open=gates_open,
-            evicted=sum(trace.kept_all_because is None for trace in traces),
+            evicted=evicted,
             warnings=tuple(warnings),
             pilot=_pilot(config, threshold),
+            drop_layers=min(layers, default=None),
+            rotations_changed=sum(bool(trace.rotation_changed) for trace in traces),
+            generated=sum(trace.cut is not None for trace in traces),
+            cut=sum(trace.cut is True for trace in traces),
         )
 
     def to_config(self) -> dict[str, Any]:
@@ -121,6 +153,11 @@ class RunSummary:
             "samples": self.samples,
             "gates_open": self.gates_open,
             "evicted": self.evicted,
+            "drop_layers": self.drop_layers,
+            "rotations_changed": self.rotations_changed,
+            "generated": self.generated,
+            "cut": self.cut,
+            "cut_share": self.cut / self.generated if self.generated else None,
             "warnings": list(self.warnings),
         }
 
@@ -135,6 +172,36 @@ def tie_warning(threshold: Threshold) -> list[str]:
     return [
         f"τ opens {achieved:.2f} of the pilot where open_rate={asked:g} was asked for: prompts of "
         f"equal {name} open together."
+    ]
+
+
+def per_bin(layers: int, options: DropOptions) -> str:
+    """Such as `10 layers per third`."""
+    return f"{layers} layer{'s' * (layers != 1)} per {options.bins}"
+
+
+def few_layers_warning(layers: int, options: DropOptions) -> list[str]:
+    """A warning where D compares so few layers that one of them can turn its sign."""
+    if layers >= FEW_LAYERS:
+        return []
+    return [
+        f"D compares {per_bin(layers, options)} of those with full attention; from fewer than "
+        f"{FEW_LAYERS} it may point the wrong way: see whether it does on answers of this model "
+        f"(page-bench calibrate --answers), or use another gate."
+    ]
+
+
+def _rotation_warning(traces: Sequence[Trace]) -> list[str]:
+    """A warning where the model rotates the end of an answer otherwise than its prompt."""
+    changed = [trace for trace in traces if trace.rotation_changed]
+    if not changed:
+        return []
+    full = sum(trace.kept_all_because is not None for trace in changed)
+    return [
+        f"{len(changed)} of {len(traces)} answers go on past the length at which this model's "
+        f"rotary embedding changes: {full} from a full cache follow it, as hf does, and "
+        f"{len(changed) - full} from an evicted cache keep their prompt's rotation, so what the "
+        f"two differ in there is not eviction alone."
     ]
 
 
@@ -181,6 +248,34 @@ def alike_warnings(traces: Sequence[Trace]) -> list[str]:
     return warnings
 
 
+def cut_warnings(traces: Sequence[Trace]) -> list[str]:
+    """A warning per task of which many answers were cut at their length.
+
+    The benchmarks whose tasks are ours set their answers' length, and never the stop, so that most
+    models run into it; the user has no better one to give.
+
+    Args:
+        traces: of one run.
+    """
+    by_task: dict[str, list[Trace]] = defaultdict(list)
+    for trace in traces:
+        if trace.cut is not None and not is_ours(trace.task):
+            by_task[trace.task].append(trace)
+    warnings = []
+    for task, own in by_task.items():
+        lost = [trace for trace in own if trace.cut]
+        if len(own) < MANY or len(lost) < MANY_CUT * len(own):
+            continue
+        limit = max(trace.answer_limit or 0 for trace in lost)
+        warnings.append(
+            f"{len(lost)} of {len(own)} answers to {task} were cut at {limit} tokens, before "
+            f"an end-of-sequence token or a stop string: their scores tell of that limit as well "
+            f"as of the cache. Give more by --gen_kwargs max_gen_toks=NUMBER, or the task an "
+            f"`until` that ends its answers."
+        )
+    return warnings
+
+
 def hardly_right(verdicts: Iterable[tuple[str, float]]) -> str | None:
     """A sentence where even the full cache is hardly ever right; None where it is nowhere so.
 
@@ -216,6 +311,28 @@ def full_cache_warnings(traces: Sequence[Trace]) -> list[str]:
     return [] if warning is None else [warning]
 
 
+def _rows_warning(traces: Sequence[Trace]) -> list[str]:
+    """A warning where memory, and not the run, decided how many answers were decoded together."""
+    lowered = {t.decode_rows_limit for t in traces if t.decode_rows_lowered}
+    return [lowered_warning(limit) for limit in sorted(n for n in lowered if n is not None)]
+
+
+def unscored_warnings(traces: Sequence[Trace]) -> list[str]:
+    """A warning per task whose answers lm-eval does not all score.
+
+    Args:
+        traces: of one run, scored.
+    """
+    answers = Counter(trace.task for trace in traces)
+    lacking = Counter(trace.task for trace in traces if trace.score is None)
+    return [
+        f"{n} of {answers[task]} answers to {task} have no score, so that reports and the "
+        f"leaderboard leave them out: its filter passes over them, or its first metric has no "
+        f"value for one document."
+        for task, n in lacking.items()
+    ]
+
+
 def _truncation_warning(config: PageConfig, traces: Sequence[Trace]) -> list[str]:
     """A warning where prompts were cut: their answer may have stood in what is gone."""
     lost = [trace.truncated_tokens for trace in traces if trace.truncated_tokens]
@@ -228,13 +345,40 @@ def _truncation_warning(config: PageConfig, traces: Sequence[Trace]) -> list[str
 
 
 def _budget_warning(config: PageConfig, traces: Sequence[Trace]) -> list[str]:
-    """A warning where prompts are too short for the budget: more was kept than it says."""
-    least = config.n_sink + config.n_recent + FREE_MINIMUM
-    lengths = [t.context_tokens or t.prompt_tokens for t in traces if t.gate_open]
-    short = sum(budget_share(config.budget, length) < min(least, length) for length in lengths)
-    if not short or config.evictor == "none":
+    """Warnings where prompts are too short for the budget: all was kept, or more than it says."""
+    if config.evictor == "none":
         return []
+    least = config.n_sink + config.n_recent + FREE_MINIMUM
+    opened = [trace for trace in traces if trace.gate_open]
+    whole = sum(trace.kept_all_because == TOO_SHORT for trace in opened)
+    lengths = [t.context_tokens or t.prompt_tokens for t in opened if t.kept_all_because is None]
+    short = sum(budget_share(config.budget, length) < least for length in lengths)
+    stay = f"n_sink + recent + {FREE_MINIMUM} = {least} positions stay"
+    warnings = []
+    if whole:
+        warnings.append(
+            f"nothing was evicted of {whole} of {len(opened)} prompts whose gate opened, which are "
+            f"too short: {stay}."
+        )
+    if short:
+        warnings.append(
+            f"{short} of {len(lengths)} evicted prompts kept more than budget={config.budget} "
+            f"says: at least {stay}."
+        )
+    return warnings
+
+
+def _must_keep_warning(config: PageConfig, traces: Sequence[Trace]) -> list[str]:
+    """A warning that names prompts of which the evictor had to keep more than the budget."""
+    forced = [t for t in traces if t.gate_open and t.must_keep is not None]
+    if not forced:
+        return []
+    kept = sorted({t.must_keep for t in forced if t.must_keep is not None})
+    amount = f"{kept[0]:g}" + (f" to {kept[-1]:g}" if len(kept) > 1 else "")
+    named = [*dict.fromkeys(f"{t.task} {t.doc_id}" for t in forced)]
+    more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
     return [
-        f"{short} of {len(lengths)} evicted prompts kept more than budget={config.budget} says: at "
-        f"least n_sink + recent + {FREE_MINIMUM} = {least} positions stay."
+        f"{len(forced)} of {len(traces)} prompts are so short that evictor={config.evictor} kept "
+        f"more than budget={config.budget} says, the {amount} positions that it always keeps: "
+        f"{', '.join(named[:NAMED])}{more}."
     ]

@@ -16,6 +16,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrain
 
 from page_bench.errors import UsageError
 from page_bench.profile import DEPLOYED, DropOptions, drop_of
+from page_bench.rotation import check_rotation, rope_types
 
 MIN_PAGE_LAYERS = 3
 """Below this the first and last third of the layers, which gate `page` compares, are empty."""
@@ -95,6 +96,7 @@ def check_model(model: PreTrainedModel, max_length: int | None = None) -> None:
         check_adapter_type(adapter)
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     _check(inner.config, type(inner), max_length)
+    check_rotation(inner, inner.config.get_text_config())
 
 
 def check_adapter_type(adapter: Any) -> None:
@@ -157,7 +159,7 @@ def check_length(config: PreTrainedConfig, max_length: int | None) -> None:
     """
     text = config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)
-    scaled = (getattr(text, "rope_parameters", None) or {}).get("rope_type", "default") != "default"
+    scaled = rope_types(text) != {"default"}
     if max_length is not None and positions is not None and not scaled and max_length > positions:
         raise UsageError(
             f"max_length={max_length} exceeds the {positions} positions of model type "

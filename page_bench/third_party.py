@@ -42,6 +42,7 @@ def lent_view(evictor: Evictor, view: LayerView) -> LayerView:
         values=view.values.clone(),
         window_attention=view.window_attention.clone(),
         recorded={need: seen.clone() for need, seen in view.recorded.items() if need in needs},
+        attention_of_rows={rows: seen.clone() for rows, seen in view.attention_of_rows.items()},
     )
 
 

@@ -7,14 +7,19 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from page_bench import json_text
 from page_bench.errors import UsageError
 
 SCHEMA_VERSION = 2
+LARGEST_SCORE = 1e6
+"""No metric of a sample is larger; what is, is no score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,8 @@ class Answered:
 
     Attributes:
         kept_all_because: why nothing was evicted; None where something was.
+        must_keep: positions per layer and KV head that the evictor had to keep where the budget
+            allows fewer; None where it allows them.
         kept_tokens: kept prompt entries, averaged over layers and KV heads; a sliding-window layer
             counts in full with what the model itself keeps.
         kept_kv: kept entries / full entries, counted in the cache once the prompt is complete.
@@ -63,6 +70,9 @@ class Answered:
         evict_s: seconds; scores that several arms of a sweep share count for the first of them.
         decode_s: seconds, of all answers that were decoded together.
         decode_rows: how many these are.
+        decode_rows_limit: how many of a prompt's answers could be decoded together; 1 for models
+            with latent attention, None where a record does not say.
+        decode_rows_lowered: whether memory did not hold so many; None where a record does not say.
         mean_token_entropy: mean over the answer's tokens of the entropy of the distribution that
             each was chosen from, in nats.
         repetition: share of repeated 4-grams of tokens, see `distress.repetition`. Both are NaN
@@ -70,6 +80,9 @@ class Answered:
         log_likelihoods: per given continuation the sum over its tokens, in nats; None where the
             answer was generated.
         greedy: per given continuation, whether greedy decoding would give it; None likewise.
+        rotation_changed: whether the model rotates tokens of the answer otherwise than a prompt of
+            this length (see `rotation`): a full cache follows, as in `generate`, an evicted one
+            keeps the prompt's rotation. None where a record does not say.
     """
 
     kept_all_because: str | None
@@ -84,6 +97,10 @@ class Answered:
     repetition: float
     log_likelihoods: list[float] | None = None
     greedy: list[bool] | None = None
+    decode_rows_limit: int | None = None
+    decode_rows_lowered: bool | None = None
+    must_keep: float | None = None
+    rotation_changed: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +113,8 @@ class Trace(Seen, Answered):
         attn_implementation: `sdpa` or `eager`.
         task, doc_id: the sample.
         protocol: how the task words its prompts; None where it does not say.
+        system_in_user_turn: whether the system message stands at the beginning of the user's turn,
+            since the chat template shows none; None where that is not known.
         repeat: 0, or which of several answers to the same sample, or of several contexts of one
             multiple-choice document, this is.
         prompt_sha256: hash of the prompt's text.
@@ -112,9 +131,17 @@ class Trace(Seen, Answered):
         z: (signal − μ)/σ over the pilot; None without one.
         truncated_tokens: prompt tokens that truncation removed.
         new_tokens: answer tokens, a final end-of-sequence token included.
-        answer: the answer as it was scored; empty where continuations were given.
+        answer: the answer as it was scored, halves of surrogate pairs included, which the file has
+            as escapes; empty where continuations were given.
         score, correct, correct_paper: the task's scores, the last as the PAGE paper counted; None
-            until the task has scored the answer.
+            until the task has scored the answer, and where it gives no such number. Of tasks that
+            are not ours `score` is lm-eval's value of their first metric, `acc` for multiple
+            choice; `correct` is the same where all values of the task in the run are 0 or 1. What
+            lm-eval takes of a document as a whole stands at each of its answers that count.
+        metric: what `score` is called in lm-eval's results, metric and filter, such as `acc,none`;
+            of two filters the first; None where there is no score or a record does not say.
+        cut: whether the answer is as long as it may be, and neither an end-of-sequence token nor a
+            stop string ended it; None where continuations were given or a record does not say.
         schema_version: of this record.
     """
 
@@ -150,12 +177,23 @@ class Trace(Seen, Answered):
     correct: float | None = None
     correct_paper: float | None = None
     chat_template: bool | None = None
+    system_in_user_turn: bool | None = None
     asked: dict[str, Any] | None = None
+    metric: str | None = None
+    cut: bool | None = None
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def answer_limit(self) -> int | None:
+        """Tokens that the answer could have; None where none was generated or it is unknown."""
+        limit = (self.asked or {}).get("max_new_tokens")
+        return limit if isinstance(limit, int) else None
+
     def to_json(self) -> str:
-        """One line of JSON; what is not a number becomes null."""
-        text = json.dumps(_without_nan(dataclasses.asdict(self)), ensure_ascii=False)
+        """One line of JSON; what is not a number becomes null, see also `json_text.escaped`."""
+        text = json_text.escaped(
+            json.dumps(_without_nan(dataclasses.asdict(self)), ensure_ascii=False)
+        )
         # Legal in JSON, but many readers take these for the end of a line.
         return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "\x85\u2028\u2029"})
 
@@ -179,19 +217,70 @@ class Answer(str):
         return str(self), self.trace
 
 
+@contextmanager
+def scoring(answers: Sequence[Answer]) -> Iterator[None]:
+    """Tell scorers that what they are given are answers of `page_hf` to one document.
+
+    Args:
+        answers: with their traces; see `answer_of`.
+    """
+    token = _SCORED.set(answers)
+    try:
+        yield
+    finally:
+        _SCORED.reset(token)
+
+
+def answer_of(text: str) -> Answer | None:
+    """The answer with a trace that a scorer's text comes from.
+
+    Args:
+        text: as the task's filters left it. One that lost its trace on the way is that of the
+            document's only answer.
+
+    Returns:
+        None where another model than `page_hf` answered.
+
+    Raises:
+        UsageError: the document has several answers of `page_hf`, and nothing tells which of them
+            the text comes from.
+    """
+    if isinstance(text, Answer) and text.trace is not None:
+        return text
+    answers = _SCORED.get()
+    if answers is None:
+        return None
+    if len(answers) != 1:
+        raise UsageError(
+            f"the task's filters hand its scorer {str(text)!r:.60}, which cannot be told to be any "
+            f"one of {len(answers)} answers, so nobody knows what its cache kept; leave out the "
+            f"filter, or `repeats`."
+        )
+    return answers[0]
+
+
+_SCORED: ContextVar[Sequence[Answer] | None] = ContextVar("scored answers", default=None)
+
+
 class Likelihood(tuple[float, bool]):
-    """Log-likelihood of a continuation and whether it is the greedy one, with the prompt's trace.
+    """Log-likelihood of a continuation and whether it is the greedy one, with its prompt's answer.
 
     Attributes:
-        trace: what is known of the sample.
+        answer: carries the trace; shared by all continuations of the prompt.
     """
 
-    trace: Trace
+    answer: Answer
 
-    def __new__(cls, values: tuple[float, bool], trace: Trace) -> Likelihood:
+    def __new__(cls, values: tuple[float, bool], answer: Answer) -> Likelihood:
         made = super().__new__(cls, values)
-        made.trace = trace
+        made.answer = answer
         return made
+
+    @property
+    def trace(self) -> Trace:
+        """What is known of the sample."""
+        assert self.answer.trace is not None
+        return self.answer.trace
 
     @classmethod
     def of(cls, answer: Answer, number: int) -> Likelihood:
@@ -200,10 +289,10 @@ class Likelihood(tuple[float, bool]):
         assert trace is not None
         assert trace.log_likelihoods is not None
         assert trace.greedy is not None
-        return cls((trace.log_likelihoods[number], trace.greedy[number]), trace)
+        return cls((trace.log_likelihoods[number], trace.greedy[number]), answer)
 
-    def __getnewargs__(self) -> tuple[tuple[float, bool], Trace]:
-        return (self[0], self[1]), self.trace
+    def __getnewargs__(self) -> tuple[tuple[float, bool], Answer]:
+        return (self[0], self[1]), self.answer
 
 
 def writable_folder(name: str) -> Path:

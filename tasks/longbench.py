@@ -13,7 +13,6 @@ The document, not the model, is cut, so that every model with the same tokenizer
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -61,7 +60,6 @@ def load(longbench_subset: str, **metadata: Any) -> dict[str, Docs]:
     protocol = protocol_of(metadata)
     if metadata.get("draw_seed") is not None:
         raise UsageError("draw_seed draws from RULER's sets; LongBench is run whole: leave it out.")
-    _require_metrics()
     rows = rows_of(longbench_subset, metadata)
     tokenizer = tokenizer_of(metadata)
     template = prompts.template_of(longbench_subset)
@@ -219,12 +217,3 @@ def _number(metadata: Mapping[str, Any], name: str) -> int | None:
         return None
     check_integer(name, metadata[name], at_least=1)
     return int(metadata[name])
-
-
-def _require_metrics() -> None:
-    """Say now, not after the answers are there, that they cannot be scored."""
-    missing = [p for p in ("jieba", "fuzzywuzzy", "rouge") if importlib.util.find_spec(p) is None]
-    if missing:
-        raise UsageError(
-            f"LongBench's metrics need {', '.join(missing)}: run `pip install 'page-bench[tasks]'`."
-        )

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from page_bench import json_text
 from page_bench.errors import UsageError
+from page_bench.tasks.local_rows import SUFFIXES, rows_in
 from page_bench.tasks.longbench_subsets import SUBSETS, rules_of
 from page_bench.user_path import user_path
 
@@ -114,7 +114,7 @@ def _from_copy(subset: str, place: Path) -> Sequence[Row]:
             if file.is_file():
                 return _read(file)
         inside = folder / subset
-        files = sorted(p for p in inside.glob("*") if p.suffix in (".jsonl", ".parquet"))
+        files = sorted(p for p in inside.glob("*") if p.suffix in SUFFIXES)
         if files:
             return [row for file in files for row in _read(file)]
     raise UsageError(
@@ -131,8 +131,8 @@ def _subset_of(row: Row) -> str:
 
 def _read(file: Path) -> Sequence[Row]:
     try:
-        rows = _parsed(file)
-    except Exception as err:  # datasets raises what its many readers raise
+        rows: Sequence[Row] = rows_in(file)
+    except Exception as err:  # pyarrow raises what its many readers raise
         raise UsageError(
             f"{file} could not be read ({str(err).strip().partition(chr(10))[0]}): {_remedy()}."
         ) from err
@@ -140,16 +140,6 @@ def _read(file: Path) -> Sequence[Row]:
         if not isinstance(row, dict) or not row.get("answers"):
             raise UsageError(f"row {number} of {file} has no `answers`: {_remedy()}.")
     return rows
-
-
-def _parsed(file: Path) -> Sequence[Row]:
-    if file.suffix == ".parquet":
-        import datasets
-
-        rows: Sequence[Row] = datasets.load_dataset("parquet", data_files=str(file), split="train")
-        return rows
-    with file.open(encoding="utf-8") as lines:
-        return [json_text.parse(line, nan=True) for line in lines if line.strip()]
 
 
 def _remedy() -> str:

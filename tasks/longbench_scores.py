@@ -1,6 +1,7 @@
 """LongBench's nine metrics, each in [0, 1].
 
-Seven are lm-eval's own functions. Three things there are not as in LongBench, and are put right:
+Written anew after LongBench: lm-eval's functions are equal but for what follows, and importing them
+needs the package fuzzywuzzy, which is under the GPL. Three things there are not as in LongBench:
 
 - Code similarity: lm-eval looks at the first line that is not blank, LongBench at the first line
   after any newlines, be it blank. And the ratio of fuzzywuzzy is another number where
@@ -14,11 +15,16 @@ Seven are lm-eval's own functions. Three things there are not as in LongBench, a
 from __future__ import annotations
 
 import inspect
+import logging
+import re
+import string
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher
+from functools import cache
 from typing import Any
 
 from page_bench.tasks import scorers
@@ -26,47 +32,79 @@ from page_bench.tasks.longbench_subsets import rules_of
 
 Metric = Callable[[str, str, Sequence[str]], float]
 
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_CHINESE_PUNCTUATION = (
+    *((0x2013, 0x2014), (0x2018, 0x2019), (0x201B, 0x201F), (0x2026, 0x2027), (0x3001, 0x3003)),
+    *((0x300B, 0x3011), (0x3014, 0x301F), (0x3030, 0x3030), (0x303E, 0x303F), (0xFE4F, 0xFE4F)),
+    *((0xFF01, 0xFF0D), (0xFF0F, 0xFF0F), (0xFF1A, 0xFF20), (0xFF3B, 0xFF40), (0xFF5B, 0xFF64)),
+)
+"""First and last code points of the runs of characters that LongBench leaves out."""
+_PUNCTUATION = dict.fromkeys(map(ord, string.punctuation))
+_ALL_PUNCTUATION = _PUNCTUATION | dict.fromkeys(
+    code for first, last in _CHINESE_PUNCTUATION for code in range(first, last + 1)
+)
+
 
 def qa_f1(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """F1 of the words, without articles, punctuation and case."""
-    return float(_lm_eval().qa_f1_score(answer, reference))
+
+    def words(text: str) -> list[str]:
+        return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+
+    return _f1(words(answer), words(reference))
 
 
 def qa_f1_zh(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """F1 of the Chinese words that jieba finds, without punctuation and case."""
-    return float(_lm_eval().qa_f1_zh_score(answer, reference))
+
+    def words(text: str) -> list[str]:
+        bare = ("".join(w.lower().translate(_ALL_PUNCTUATION).split()) for w in _chinese(text))
+        return [word for word in bare if word]
+
+    return _f1(words(answer), words(reference))
 
 
 def rouge_l(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """F1 of ROUGE-L, as the package `rouge` has it: of distinct words, sentences split at "."."""
     with _recursion(len(answer.split()) + len(reference.split())):
-        return float(_lm_eval().rouge_score(answer, reference))
+        try:
+            (found,) = _rouge().get_scores(answer, reference)
+        except ValueError:  # one of them holds no words
+            return 0.0
+    return float(found["rouge-l"]["f"])
 
 
 def rouge_l_zh(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """`rouge_l` of the Chinese words that jieba finds."""
-    with _recursion(len(answer) + len(reference)):
-        return float(_lm_eval().rouge_zh_score(answer, reference))
+    return rouge_l(" ".join(_chinese(answer)), " ".join(_chinese(reference)))
 
 
 def classification(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """1/n if the answer names the right class among n, parts of its name not counted; else 0."""
-    return float(_lm_eval().classification_score(answer, reference, all_classes=classes))
+    named = [name for name in classes if name in answer]
+    place = 0
+    # As in LongBench, the class after one that is left out is not looked at.
+    while place < len(named):
+        if named[place] in reference and named[place] != reference:
+            named.remove(named[place])
+        place += 1
+    return 1 / len(named) if reference in named else 0.0
 
 
 def count(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """The share of the answer's numbers that are the reference."""
-    return float(_lm_eval().count_score(answer, reference))
+    numbers = re.findall(r"\d+", answer)
+    return numbers.count(reference) / len(numbers) if numbers else 0.0
 
 
 def retrieval(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """The share of the answer's numbers that are the number of the reference's paragraph."""
-    return float(_lm_eval().retrieval_score(answer, reference))
+    return count(answer, re.findall(r"Paragraph (\d+)", reference)[0])
 
 
 def retrieval_zh(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """`retrieval` for Chinese references."""
-    return float(_lm_eval().retrieval_zh_score(answer, reference))
+    return count(answer, re.findall(r"段落(\d+)", reference)[0])
 
 
 def code_similarity(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
@@ -107,15 +145,19 @@ def score(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
 
     Args:
         doc: as `longbench.load` makes it.
-        results: the answer, alone in a list.
+        results: the answer, or a list of several, alone in a list.
 
     Returns:
-        The numbers of `scorers.report`: `score` is the subset's metric, `correct` the PAGE paper's
-        verdict. Both look at what LongBench reads of the answer, which on some subsets is its first
-        line; but under the protocol `page` `correct` looks at all of it.
+        The numbers of `scorers.report`, their means over several answers: `score` is the subset's
+        metric, `correct` the PAGE paper's verdict. Both look at what LongBench reads of the answer,
+        which on some subsets is its first line; but under the protocol `page` `correct` looks at
+        all of it.
     """
-    rules, answer = rules_of(doc["subset"]), results[0]
-    read = str(answer)
+    return scorers.over_answers(results, lambda answer: _scored(doc, answer))
+
+
+def _scored(doc: Mapping[str, Any], answer: str) -> dict[str, float]:
+    rules, read = rules_of(doc["subset"]), str(answer)
     if doc["protocol"] == "kvpress":
         read = read.lstrip()
     if rules.first_line:
@@ -125,14 +167,36 @@ def score(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
     return scorers.report(answer, worth, contains_any(seen, doc["answers"]))
 
 
-def _lm_eval() -> Any:
-    # Imported late: it needs packages that only LongBench does. One of them warns that
-    # python-Levenshtein is not there, which gives another number than LongBench's.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Using slow pure-python SequenceMatcher")
-        from lm_eval.tasks.longbench import metrics
+def _f1(answer: Sequence[str], reference: Sequence[str]) -> float:
+    same = sum((Counter(answer) & Counter(reference)).values())
+    if not same:
+        return 0.0
+    precision, recall = same / len(answer), same / len(reference)
+    return 2 * precision * recall / (precision + recall)
 
-    return metrics
+
+@cache
+def _rouge() -> Any:
+    from rouge import Rouge
+
+    return Rouge(metrics=["rouge-l"])
+
+
+@cache
+def _jieba() -> Any:
+    # Imported late: it reads its dictionary, and tells of that.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import jieba
+
+    jieba.setLogLevel(logging.WARNING)
+    return jieba
+
+
+def _chinese(text: str) -> list[str]:
+    """Words of a Chinese text."""
+    words: list[str] = _jieba().lcut(text, cut_all=False)
+    return words
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from page_bench.tasks.prompt_task import PromptTask
@@ -20,6 +21,7 @@ class LongBenchTask(PromptTask):
         num_fewshot: int,
         system_instruction: str | None = None,
         apply_chat_template: bool = False,
+        chat_template: Callable[..., str] | None = None,
         **kwargs: Any,
     ) -> Any:
         """The prompt of one document; see the base class for the arguments."""
@@ -28,5 +30,6 @@ class LongBenchTask(PromptTask):
             num_fewshot,
             system_instruction=system_instruction,
             apply_chat_template=apply_chat_template and doc["chat"],
+            chat_template=chat_template,
             **kwargs,
         )

@@ -27,6 +27,7 @@ from datasets import Dataset
 
 from page_bench.errors import UsageError
 from page_bench.tasks import protocols
+from page_bench.tasks.local_rows import SUFFIXES, stamps, table_of
 from page_bench.tasks.metadata import check_names, check_path
 from page_bench.user_path import user_path
 
@@ -38,7 +39,6 @@ METADATA_KEY = "ruler_data"
 
 _COLUMNS = {"context", "question", "answer_prefix", "answer", "task", "max_new_tokens"}
 _WHOLE_PROMPT_COLUMNS = {"input", "outputs"}
-_LOADERS = {".parquet": "parquet", ".jsonl": "json"}
 
 _log = logging.getLogger(__name__)
 
@@ -127,8 +127,8 @@ def doc_of(row: Mapping[str, Any], task: str, length: int, protocol: str) -> dic
         `match`, `match_paper`, `max_new_tokens`, `task`, `length` and `protocol`.
 
     Raises:
-        UsageError: a part of the prompt is no text; or the row has no reference, or one that is no
-            text or blank, which almost every answer would contain.
+        UsageError: a part of the prompt is no text; the answer's length is none; or the row has no
+            reference, or one that is no text or blank, which almost every answer would contain.
     """
     answers = row["answer"]
     several = isinstance(answers, list | tuple) and len(answers) > 0
@@ -143,6 +143,12 @@ def doc_of(row: Mapping[str, Any], task: str, length: int, protocol: str) -> dic
                 f"a row of {task} at {length} tokens has {row[name]!r} as its `{name}`, which must "
                 "be a text; mend the data."
             )
+    length_of_answer = row["max_new_tokens"]
+    if type(length_of_answer) is not int or length_of_answer < 1:
+        raise UsageError(
+            f"a row of {task} at {length} tokens has {length_of_answer!r} as its `max_new_tokens`, "
+            "which must be a whole number from 1 on; mend the data."
+        )
     rendered = protocols.render(row, protocol)
     rule = RULES[task]
     return {
@@ -154,7 +160,7 @@ def doc_of(row: Mapping[str, Any], task: str, length: int, protocol: str) -> dic
         "prompt": rendered.prompt,
         "answer_prefix": rendered.answer_prefix,
         "answers": list(answers),
-        "max_new_tokens": protocols.answer_tokens(protocol, rule.max_new_tokens),
+        "max_new_tokens": protocols.answer_tokens(protocol, length_of_answer),
         "match": rule.match,
         "match_paper": rule.match_paper,
     }
@@ -194,7 +200,7 @@ def _load(length: int, task: str, source: str | None) -> Dataset:
     files = _files(root, length)
     ours = [file for file in files if _named(_TASK, _below(file, root)) == task]
     files = ours or [file for file in files if _named(_TASK, _below(file, root)) is None]
-    formats = {_LOADERS[file.suffix] for file in files}
+    formats = {file.suffix for file in files}
     if len(formats) != 1:
         found = "files of two formats" if formats else "no file"
         raise UsageError(
@@ -203,12 +209,9 @@ def _load(length: int, task: str, source: str | None) -> Dataset:
             "length in its path, as in 4096/test.parquet."
         )
     try:
-        table = datasets.load_dataset(
-            formats.pop(), data_files=[str(f) for f in files], split="train"
-        )
-    except Exception as error:  # datasets raises what its many readers raise
-        cause = error.__cause__ or error  # its own words are that an error occurred
-        said = str(cause).strip().partition("\n")[0] or type(cause).__name__
+        table = table_of(tuple(files), stamps(files))
+    except Exception as error:  # pyarrow raises what its many readers raise
+        said = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UsageError(
             f"{', '.join(map(str, files))} could not be read ({said}): what is there should hold "
             f"rows of {HUB}'s fields; mend it or name another copy by {VARIABLE}."
@@ -253,7 +256,7 @@ def _files(root: Path, length: int) -> list[Path]:
     found = [
         file
         for file in found
-        if file.suffix in _LOADERS
+        if file.suffix in SUFFIXES
         and file.is_file()
         and (file == root or not any(p.startswith(".") for p in _below(file, root).parts))
     ]

@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from page_bench.trace import Answer
+from page_bench.errors import UsageError
+from page_bench.trace import answer_of
 
 
 def contains(answer: str, reference: str) -> bool:
@@ -43,8 +45,9 @@ def report(
     """The numbers that every page task gives for one sample, and the trace completed by them.
 
     Args:
-        answer: an `Answer` of `page_hf`, whose trace receives the scores; or the plain text of any
-            other model, which keeps its whole cache and has no gate.
+        answer: the text of an answer of `page_hf`, whose trace receives the scores (see
+            `trace.answer_of`); or that of any other model, which keeps its whole cache and has no
+            gate.
         score: the benchmark's own metric, in [0, 1].
         correct: 1.0 or 0.0.
         correct_paper: 1.0 or 0.0 as the PAGE paper counted; None where it is `correct`. It goes
@@ -53,19 +56,50 @@ def report(
     Returns:
         score, correct; kept_kv, the kept share of the prompt's KV entries; gate_open, 1.0 where
         the evictor was let act; head_drop, the signal D (NaN where none was measured).
+
+    Raises:
+        UsageError: it is not known which of several answers of `page_hf` this is.
     """
-    if not isinstance(answer, Answer) or answer.trace is None:
+    traced = answer_of(answer)
+    if traced is None or traced.trace is None:
         cost = {"kept_kv": 1.0, "gate_open": 0.0, "head_drop": math.nan}
     else:
-        trace = answer.trace
+        trace = traced.trace
         paper = correct if correct_paper is None else correct_paper
-        answer.trace = dataclasses.replace(trace, score=score, correct=correct, correct_paper=paper)
+        traced.trace = dataclasses.replace(trace, score=score, correct=correct, correct_paper=paper)
         cost = {
             "kept_kv": float(trace.kept_kv),
             "gate_open": float(trace.gate_open),
             "head_drop": float(trace.drop),
         }
     return {"score": score, "correct": correct, **cost}
+
+
+def over_answers(
+    results: Sequence[str | Sequence[str]], scored: Callable[[str], dict[str, float]]
+) -> dict[str, float]:
+    """The numbers of a document, of which lm-eval's filters leave one text or a list of them.
+
+    Args:
+        results: that, alone in a list.
+        scored: text → its numbers.
+
+    Returns:
+        The mean over the texts, number by number.
+
+    Raises:
+        UsageError: the filters leave something else.
+    """
+    given = results[0]
+    texts = [given] if isinstance(given, str) else given
+    fits = isinstance(texts, list | tuple) and texts
+    if not fits or not all(isinstance(text, str) for text in texts):
+        raise UsageError(
+            f"the task's filters hand its scorer {given!r:.60}, where a text is due; leave out the "
+            f"filter that makes something else of an answer."
+        )
+    found = [scored(text) for text in texts]
+    return {name: statistics.fmean(one[name] for one in found) for name in found[0]}
 
 
 def reference_match(doc: dict[str, Any], results: Sequence[str]) -> dict[str, float]:
@@ -76,17 +110,22 @@ def reference_match(doc: dict[str, Any], results: Sequence[str]) -> dict[str, fl
             answer (RULER's string_match_all). "any": each is another name of the same answer
             (RULER's string_match_part). `match_paper`, how they counted in the PAGE paper, if
             otherwise.
-        results: the answer, alone in a list.
+        results: the answer, or a list of several, alone in a list.
 
     Returns:
-        The numbers of `report`. With "all" `score` is the recall over the references, with "any"
-        it is 1.0 if one of them is found; `correct` is `is_correct`.
+        The numbers of `report`, their means over several answers. With "all" `score` is the recall
+        over the references, with "any" it is 1.0 if one of them is found; `correct` is
+        `is_correct`.
     """
-    answer, references, match = results[0], doc["answers"], doc["match"]
-    found = recall(printable(answer), references)
-    correct = is_correct(found, match)
-    paper = is_correct(found, doc.get("match_paper", match))
-    return report(answer, found if match == "all" else correct, correct, paper)
+    references, match = doc["answers"], doc["match"]
+
+    def scored(answer: str) -> dict[str, float]:
+        found = recall(printable(answer), references)
+        correct = is_correct(found, match)
+        paper = is_correct(found, doc.get("match_paper", match))
+        return report(answer, found if match == "all" else correct, correct, paper)
+
+    return over_answers(results, scored)
 
 
 def is_correct(found: float, match: str) -> float:

@@ -3,37 +3,63 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, lru_cache
 from typing import Any
 
 from page_bench import default_model
 from page_bench.errors import UsageError
+from page_bench.given_object import held_by, is_model
 
 # What of the model arguments also decides how its tokenizer is loaded.
 _LOADER_ARGUMENTS = ("revision", "subfolder", "gguf_file", "trust_remote_code")
 
+_NAMING = ("tokenizer", "pretrained", "model")
+
 _log = logging.getLogger(__name__)
+
+_of_the_run: ContextVar[Callable[[], Mapping[str, Any]]] = ContextVar("_of_the_run", default=dict)
+
+
+@contextmanager
+def sized_for(model: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+    """Let tasks that are built meanwhile fall back on a model where their metadata names none.
+
+    Args:
+        model: gives what `tokenizer_of` reads, and is called only where a task needs it.
+    """
+    token = _of_the_run.set(model)
+    try:
+        yield
+    finally:
+        _of_the_run.reset(token)
 
 
 def tokenizer_of(metadata: Mapping[str, Any]) -> Any:
     """The tokenizer that a task's metadata names.
 
     Args:
-        metadata: `tokenizer`, `pretrained` or `model` (left out: the default model), the first
-            that is there, a name or a tokenizer of transformers; and arguments that load it.
+        metadata: `tokenizer`, `pretrained` or `model`, the first that is there: a name, or a
+            tokenizer or model of transformers; and arguments that load it. Where none of them is
+            there, what `sized_for` was given; where there is nothing either, the default model.
 
     Raises:
-        UsageError: it cannot be loaded.
+        UsageError: it cannot be loaded, or a model object does not say what its tokenizer is.
     """
-    names = (metadata.get(key) for key in ("tokenizer", "pretrained", "model"))
-    name = next((n for n in names if n), None)
+    name = _named(metadata)
+    if name is None:
+        metadata = _of_the_run.get()()
+        name = _named(metadata)
     if name is None:
         name = default_model.default_pretrained()
         _warn_of_default(name)
+    if is_model(name):
+        name = tokenizer_name(name)
     if not isinstance(name, str):
         if not callable(name):
-            raise UsageError(f"tokenizer={name!r} is no tokenizer; give the name of one.")
+            raise UsageError(f"tokenizer={name!r:.60} is no tokenizer; give the name of one.")
         return name
     options = {k: metadata[k] for k in _LOADER_ARGUMENTS if metadata.get(k) is not None}
     for key, value in options.items():
@@ -44,6 +70,26 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Any:
     # Without a word of it, transformers asks at the keyboard whether to run the model's own code.
     options.setdefault("trust_remote_code", False)
     return load(name, tuple(sorted(options.items())))
+
+
+def tokenizer_name(model: Any) -> str:
+    """The name under which a model object's tokenizer is to be found.
+
+    Raises:
+        UsageError: the model does not say where it came from.
+    """
+    name = getattr(model, "name_or_path", None)
+    if not name:
+        raise UsageError(
+            f"pretrained is a {type(model).__name__} object that does not say where it came from, "
+            f"so there is no tokenizer for it; give one as tokenizer=, an object or a name."
+        )
+    return str(name)
+
+
+def _named(metadata: Mapping[str, Any]) -> Any:
+    """The first of `_NAMING` that is there; None where there is none."""
+    return held_by(next((metadata[key] for key in _NAMING if metadata.get(key)), None))
 
 
 @cache  # once for all tasks of a run

@@ -169,3 +169,21 @@ def ada_counts(
     for row in lifted:
         row[numpy.argsort(-row, kind="stable")[:floor]] = numpy.inf
     return best_per_head(lifted, total)
+
+
+def need_of(row: list[float], best: int = 64) -> float:
+    """What of a layer's attention does not fall on its best positions."""
+    return 1 - sum(sorted(row, reverse=True)[:best]) / sum(row)
+
+
+def counts_by_need(needs: list[float], mean: int, floor_share: float = 0.2) -> list[int]:
+    """Free entries per layer as the PAGE paper's own code shares them out."""
+    layers, total = len(needs), mean * len(needs)
+    floor = int(floor_share * mean + 1e-9)
+    counts = [floor + round(need / sum(needs) * (total - layers * floor)) for need in needs]
+    by_need = sorted(range(layers), key=lambda i: needs[i])
+    while sum(counts) < total:
+        counts[by_need.pop()] += 1
+    for i in by_need[: sum(counts) - total]:
+        counts[i] -= 1
+    return counts

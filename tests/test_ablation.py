@@ -6,11 +6,13 @@ import math
 import statistics
 from typing import Any
 
+import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 from stored_traces import pair
 
 from page_bench.analysis.ablation import Ablation
+from page_bench.analysis.estimates import FEW
 from page_bench.analysis.kappa import margins
 from page_bench.analysis.pairs import Pair
 from page_bench.errors import UsageError
@@ -56,11 +58,21 @@ def test_a_hand_computed_contrast() -> None:
     assert (found.oriented_harm, found.found_side) == (1.0, "above")
 
 
-def test_the_margin_of_resampled_inputs_has_their_spread() -> None:
-    found = Ablation(inputs(*ROWS)).contrast("drop", [d for _, d, *_ in ROWS], "above").margin
-    # fwe's mean is 0.10, 0.12 or 0.14 and MK3's 0.04, 0.05 or 0.06.
-    assert (found.low, found.high) == pytest.approx((0.04, 0.10))
-    assert found.n == 6
+def test_the_margin_has_an_interval_where_each_task_has_twenty_inputs() -> None:
+    """Normal values: the standard error of a difference of two means, and the nearer task's."""
+    generator = np.random.default_rng(3)
+    rows = [
+        (task, float(d), 1.0, 1.0)
+        for task, center in ((MK3, 0.05), (VT, 0.3), (FWE, 0.12))
+        for d in generator.normal(center, 0.02, 40)
+    ]
+    found = Ablation(inputs(*rows)).contrast("drop", [d for _, d, *_ in rows], "above").margin
+    half = 1.96 * 0.02 * math.sqrt(2 / 40)
+    assert found.high - found.low == pytest.approx(2 * half, rel=0.2)
+    assert found.low < 0.07 < found.high
+    assert found.n == 120
+    few = Ablation(inputs(*ROWS)).contrast("drop", [d for _, d, *_ in ROWS], "above").margin
+    assert (few.n, few.method) == (6, FEW)
 
 
 def test_a_signal_that_opens_below_is_read_with_the_opposite_sign() -> None:
@@ -87,7 +99,7 @@ def test_auc_is_sklearn_s_with_the_capacity_bound_tasks_low() -> None:
     assert found.auc_task.value == pytest.approx(roc_auc_score(is_other, drops(pairs)))
     assert found.auc_harm.value == pytest.approx(roc_auc_score(unharmed, drops(pairs)))
     assert 0.5 < found.auc_harm.value < 1
-    assert found.auc_harm.low < found.auc_harm.value < found.auc_harm.high
+    assert found.auc_harm.method == FEW
     assert found.separates == "below"
     assert found.auc_task.n == found.auc_harm.n == 9
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from page_bench import attention
 from page_bench.budget import BudgetPlan
-from page_bench.config import PageConfig
+from page_bench.config import PageConfig, budget_for, forced_count
 from page_bench.errors import UsageError
-from page_bench.eviction import KeepPlan, check_least, positions_to_keep
+from page_bench.eviction import KeepPlan, positions_to_keep
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity, LayerView
 from page_bench.prefill import prefill
@@ -187,15 +187,124 @@ def test_the_fewest_positions_are_known_before_any_prompt_is_run(
     config = PageConfig(
         evictor=title, evictor_args=options, granularity="head", budget=0.05, recent=1
     )
-    length = 20 * least
-    check_least(evictor, config, length)
-    # A prompt that is kept whole loses nothing.
-    check_least(evictor, config, 9)
-    if least > 9:
-        with pytest.raises(
-            UsageError, match=f"always keeps {least} positions, .* only {least - 1}"
-        ):
-            check_least(evictor, config, length - 1)
+    # Whatever the evictor, n_sink + recent + 4 = 9 positions stay.
+    for length, expected in (
+        (20 * least, max(least, 9)),
+        (20 * least + 20, max(least + 1, 9)),
+        (20 * least - 1, max(least, 9)),
+        (least + 9, max(least, 9)),
+        (9, "prompt too short"),
+        (least, "prompt too short"),
+    ):
+        assert budget_for(config, length) == expected
+    forced = [forced_count(config, n) for n in (20 * least, 20 * least - 1, least + 9, least)]
+    assert forced == ([None, least, least, least] if least > 9 else [None] * 4)
+
+
+def kept_of(length: int, title: str, options: dict[str, Any], **arguments: Any) -> KeepPlan | str:
+    """The keep sets per head of a prompt of this length."""
+    values = {"budget": 0.2, "window": 30, "n_sink": 2, "recent": 3, **arguments}
+    config = PageConfig(evictor=title, evictor_args=options, granularity="head", **values)
+    evictor, n_keep = config.make_evictor(), budget_for(config, length)
+    with attention.observing(model := tiny_model("llama")):
+        scorers = [Scorer(evictor, n_keep)] if isinstance(n_keep, int) else []
+        ids = random_prompt(length)
+        filled = prefill(model, ids, window=config.window, room=1, scorers=scorers)
+    return positions_to_keep(evictor, filled, config)
+
+
+WRAPPED = [f"{outer}({inner})" for outer in ("adakv", "criticalkv") for inner in ("snapkv", "h2o")]
+
+
+@pytest.mark.parametrize("title", [*TITLES, *WRAPPED])
+def test_a_prompt_too_short_for_the_method_keeps_what_it_must_alone(title: str) -> None:
+    options, _ = TITLES.get(title, ({"base.variant": "published"}, []))
+    first, last = make_evictor(title, options, "head").always_keeps(30)
+    first, last = max(first, 2), max(last, 3)
+    for length in (41, 50, 70):
+        plan = kept_of(length, title, options)
+        assert isinstance(plan, KeepPlan)
+        allowed = max(length // 5, 2 + 3 + 4)
+        members = plan.members.flatten(0, 1)
+        assert bool(members[:, :first].all() & members[:, length - last :].all())
+        assert int(members.sum()) == len(members) * max(allowed, first + last)
+        assert plan.must_keep == (first + last if first + last > allowed else None)
+
+
+def test_layers_that_are_skipped_keep_all_of_a_short_prompt_too() -> None:
+    for length in (20, 40, 100):
+        plan = kept_of(length, "knorm", {"skip_layers": 2}, budget=0.6)
+        assert isinstance(plan, KeepPlan)
+        counts = plan.members.sum(-1)[:, 0].tolist()
+        assert counts[:2] == [length] * 2
+        # Of 20 tokens 12 may stay; 2·20 + 2·(2 + 3) are 12.5 on average, 13 at least.
+        assert sum(counts) == {20: 4 * 13, 40: 4 * 24, 100: 4 * 60}[length]
+        assert plan.must_keep == {20: 13, 40: None, 100: None}[length]
+    with pytest.raises(UsageError, match="leaves too little of the budget"):
+        kept_of(100, "knorm", {"skip_layers": 2}, budget=0.5)
+
+
+LAST = [
+    ("snapkv", {"variant": "published"}),
+    ("h2o", {"variant": "published"}),
+    ("compactor", {}),
+    ("streamingllm", {}),
+    ("criticalkv(streamingllm)", {}),
+    ("adakv(streamingllm)", {}),
+]
+
+
+@pytest.mark.parametrize(("title", "options"), LAST)
+@pytest.mark.parametrize("budget", [0.01, 0.3])
+def test_nothing_need_be_protected_where_the_method_keeps_the_last_position(
+    title: str, options: dict[str, Any], budget: float
+) -> None:
+    free = kept_of(90, title, options, n_sink=0, recent=0, window=6, budget=budget)
+    protected = kept_of(90, title, options, n_sink=0, recent=1, window=6, budget=budget)
+    assert isinstance(free, KeepPlan)
+    assert isinstance(protected, KeepPlan)
+    assert bool(free.members[..., -1].all())
+    if budget == 0.3:
+        assert torch.equal(free.members, protected.members)
+
+
+@pytest.mark.parametrize(
+    ("title", "options"),
+    [
+        ("snapkv", {"variant": "paper"}),
+        ("h2o", {"variant": "paper"}),
+        ("streamingllm", {"fill": False}),
+        ("tova", {}),
+        ("lagkv", {}),
+        ("criticalkv(tova)", {}),
+    ],
+)
+def test_the_last_position_is_protected_where_the_method_may_drop_it(
+    title: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match=r"recent=0 lets evictor=.* give recent=1"):
+        kept_of(90, title, options, recent=0)
+
+
+@dataclass(frozen=True)
+class Forgets(Evictor):
+    """Says that it keeps the last position, and does not mark it."""
+
+    name: ClassVar[str] = "forgets"
+
+    def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
+        return -torch.arange(layer.prompt_tokens).float().repeat(layer.n_kv_heads, 1)
+
+    def always_keeps(self, window: int) -> tuple[int, int]:
+        return 0, 1
+
+
+def test_a_last_position_that_is_dropped_all_the_same_is_named() -> None:
+    config = PageConfig(evictor="streamingllm", budget=0.3, recent=0, n_sink=2)
+    with attention.observing(model := tiny_model("llama")):
+        filled = prefill(model, random_prompt(90), window=32, room=1)
+    with pytest.raises(UsageError, match="forgets dropped the last position"):
+        positions_to_keep(Forgets(), filled, config)
 
 
 def test_no_paper_form_marks_anything() -> None:

@@ -24,7 +24,13 @@ from page_bench.gating.rules import (
     quantile_threshold,
     with_interval,
 )
-from page_bench.gating.threshold import Side, Threshold, select_pilot, zscore_threshold
+from page_bench.gating.threshold import (
+    SMALL_PILOT,
+    Side,
+    Threshold,
+    select_pilot,
+    zscore_threshold,
+)
 
 SAMPLES = [(task, i) for task in ("vt", "fwe", "niah_multikey_3") for i in range(50)]
 
@@ -230,7 +236,7 @@ def test_the_interval_covers_the_threshold_of_the_population(rule: str) -> None:
 
 
 def test_undecided_are_those_that_the_interval_divides() -> None:
-    values = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    values = [i / 20 for i in range(20)]
     threshold = with_interval(zscore_threshold(values, 0.0), values)
     assert threshold.interval is not None
     low, high = threshold.interval
@@ -246,7 +252,17 @@ def test_undecided_are_those_that_the_interval_divides() -> None:
 
 def test_a_pilot_without_spread_leaves_nothing_open() -> None:
     threshold = with_interval(zscore_threshold([0.3] * 10, -0.69), [0.3] * 10)
-    assert (threshold.interval, threshold.undecided, threshold.pilot_open) == ((0.3, 0.3), 0, 1)
+    assert (threshold.interval, threshold.undecided, threshold.pilot_open) == (None, None, 1)
+    many = with_interval(zscore_threshold([0.3] * 40, -0.69), [0.3] * 40)
+    assert (many.interval, many.undecided, many.pilot_open) == (None, None, 1)
+
+
+def test_a_small_pilot_has_no_interval() -> None:
+    values = [i / 20 for i in range(SMALL_PILOT)]
+    assert with_interval(zscore_threshold(values, 0.0), values).interval is not None
+    assert with_interval(zscore_threshold(values[1:], 0.0), values[1:]).interval is None
+    both = midpoint_threshold(values[1:], values)
+    assert with_interval(both, values[1:], values).interval is None
 
 
 def test_only_the_midpoint_needs_task_labels_and_none_needs_accuracy_labels() -> None:
@@ -273,6 +289,9 @@ def test_a_signal_that_is_no_number_gives_no_threshold() -> None:
 
 
 def test_the_interval_takes_the_populations_deviation() -> None:
-    # Of the pilots (0, 0), (0, 1), (1, 0) and (1, 1) τ is 0, 0, 0 and 1.
-    found = with_interval(zscore_threshold([0.0, 1.0], -1.0), [0.0, 1.0])
-    assert found.interval == (0.0, 1.0)
+    """Of k ones among 20 values, τ is p − √(p (1 − p)) with p = k / 20."""
+    values = [0.0, 1.0] * 10
+    low, high = with_interval(zscore_threshold(values, -1.0), values).interval or (0.0, 0.0)
+    possible = {round(k / 20 - math.sqrt(k / 20 * (1 - k / 20)), 9) for k in range(21)}
+    assert {round(low, 9), round(high, 9)} <= possible
+    assert low < 0 < high

@@ -13,7 +13,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from page_bench import attention, capture
+from page_bench.config import PageConfig
 from page_bench.errors import UsageError
+from page_bench.eviction import KeepPlan, positions_to_keep
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import Evictor, LayerView, Need
 from page_bench.prefill import prefill
@@ -201,9 +203,9 @@ def test_a_rotation_that_does_not_make_the_attended_queries_is_refused(
     ids = random_prompt(20) % 90 + 5
     right = capture._before_rotation
 
-    def other(module: Any, call: Any) -> capture.Probed:
-        probed = right(module, call)
-        return capture.Probed(probed.query.roll(1, -1), probed.key)
+    def other(module: Any, call: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        query, key = right(module, call)
+        return query.roll(1, -1), key
 
     monkeypatch.setattr(capture, "_before_rotation", other)
     with pytest.raises(UsageError, match="a rotation of its queries that can be continued"):
@@ -234,10 +236,63 @@ def test_latents_are_not_read_as_keys(title: str) -> None:
     with attention.observing(model):
         with pytest.raises(UsageError, match=r"reads keys.*holds latents.* such as snapkv"):
             prefill(model, ids, window=8, room=1, scorers=[Scorer(evictor, 9)])
-        for other in ("snapkv", "h2o", "streamingllm", "random"):
+        for other in ("snapkv", "h2o", "tova", "streamingllm", "random"):
             allowed = make_evictor(other, {}, "head")
             filled = prefill(model, ids, window=8, room=1, scorers=[Scorer(allowed, 9)])
             assert len(filled.scored_by(allowed, 9)) == 4
+
+
+@dataclass(frozen=True)
+class MultipliesQueries(Evictor):
+    """Takes the cache for keys."""
+
+    name: ClassVar[str] = "multiplies"
+
+    @property
+    def query_rows(self) -> int:
+        return 3
+
+    def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
+        return (layer.window_queries @ layer.keys.mT).mean((0, 1))[None]
+
+
+def test_queries_are_not_multiplied_with_latents() -> None:
+    model = randomised(small_config("deepseek_v3"))
+    evictor = MultipliesQueries()
+    with attention.observing(model):
+        ids = random_prompt(20) % 90 + 5
+        filled = prefill(model, ids, window=8, room=1, scorers=[Scorer(evictor, 9)])
+    with pytest.raises(UsageError, match=r"reads window_queries, but the cache .* holds latents"):
+        filled.scored_by(evictor, 9)
+
+
+def test_attention_of_any_last_rows_is_read_where_the_cache_holds_latents() -> None:
+    model = randomised(small_config("deepseek_v3"))
+    ids = random_prompt(40) % 90 + 5
+    titles: dict[str, dict[str, object]] = {
+        "tova": {},
+        "snapkv": {"variant": "paper", "window": 5},
+        "adakv(tova)": {},
+    }
+    evictors = [make_evictor(title, options, "head") for title, options in titles.items()]
+    model.set_attn_implementation("eager")
+    expected = model(ids, output_attentions=True).attentions
+    with attention.observing(model):
+        scorers = [Scorer(evictor, 30) for evictor in evictors]
+        filled = prefill(model, ids, window=8, room=1, scorers=scorers)
+    assert filled.observation.latent
+    for evictor, rows in zip(evictors, (1, 5, 1), strict=True):
+        for found, (weights,) in zip(filled.scored_by(evictor, 30), expected, strict=True):
+            # One latent serves all heads.
+            wanted = weights[:, -rows:].mean((0, 1))[None]
+            torch.testing.assert_close(found.score, wanted, atol=1e-6, rtol=0)
+    page = PageConfig(evictor="tova", granularity="layer", budget=0.5, n_sink=2, recent=3, window=8)
+    plan = positions_to_keep(evictors[0], filled, page)
+    assert isinstance(plan, KeepPlan)
+    for members, (weights,) in zip(plan.members, expected, strict=True):
+        last_row = weights[:, -1].mean(0).tolist()
+        middle = sorted(range(2, 37), key=lambda i: -last_row[i])[: 20 - 5]
+        assert members[0].nonzero().flatten().tolist() == sorted([0, 1, *middle, 37, 38, 39])
 
 
 def test_the_output_projection_does_not_see_a_bias() -> None:

@@ -15,6 +15,7 @@ from page_bench.config import PageConfig, is_ours, unknown_argument
 from page_bench.decision import without_pilot
 from page_bench.errors import UsageError
 from page_bench.evictors import evictor_class, evictor_names
+from page_bench.record import settings_of
 
 
 def test_defaults_are_those_of_the_paper() -> None:
@@ -72,7 +73,8 @@ def test_no_pilot_is_needed_where_nothing_is_gated() -> None:
         ({"window": 0}, "window=0 is not allowed"),
         ({"n_sink": -4}, "n_sink=-4 is not allowed"),
         ({"n_sink": 2.5}, "n_sink=2.5 is not allowed"),
-        ({"recent": 0}, "recent=0 is not allowed"),
+        ({"recent": -1}, "recent=-1 is not allowed"),
+        ({"recent": 0}, "recent=0 lets evictor=snapkv drop the last position"),
         ({"top_k": 0}, "top_k=0 is not allowed"),
         ({"pilot_size": 1}, "pilot_size=1 is not allowed"),
         ({"truncation": "right"}, "truncation=right does not exist"),
@@ -142,3 +144,25 @@ def test_numpy_scalars_and_paths_are_taken_as_what_they_are() -> None:
 )
 def test_strings_mean_what_they_say_after_lm_evals_parser(text: str, expected: PageConfig) -> None:
     assert PageConfig.from_arguments(simple_parse_args_string(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read"),
+    [
+        ({"gate": "open"}, set()),
+        ({"gate": "closed"}, set()),
+        ({"gate": "page"}, {"tau", "theta_z", "pilot_size"}),
+        ({"gate": "page", "tau": 0.05}, {"tau"}),
+        ({"gate": "page", "tau": "quantile"}, {"tau", "open_rate", "pilot_size"}),
+        (
+            {"gate": "page", "tau": "midpoint", "calibration": "x.json"},
+            {"tau", "calibration_mismatch"},
+        ),
+    ],
+)
+def test_results_hold_no_setting_that_the_gate_does_not_read(
+    arguments: dict[str, Any], read: set[str]
+) -> None:
+    names = ("tau", "theta_z", "open_rate", "pilot_size", "calibration_mismatch")
+    settings = settings_of(PageConfig.from_arguments(arguments))
+    assert {name for name in names if settings[name] is not None} == read

@@ -123,7 +123,7 @@ def test_evicted_caches_give_the_likelihoods_of_masking(family: str, rows: int) 
             position = torch.tensor([[LENGTH - 1]])
             caches.append((cache, forward(model, ids[:, -1:], cache, position)[:, -1]))
             keeps.append(keep.members.expand(-1, model.config.num_key_value_heads, -1))
-        found = score_continuations(model, caches, request, LENGTH)
+        found = score_continuations(model, caches, request, ids)
     for row, kept in zip(found, keeps, strict=True):
         for number, continuation in enumerate(request.continuations):
             expected, greedy = masked(tiny_model(family), ids, continuation, kept)
@@ -284,7 +284,7 @@ def test_likelihoods_are_taken_in_the_dtype_asked_for() -> None:
                 model,
                 [(filled.cache, filled.logits)],
                 ContinuationRequest(((5,),), dtype),
-                30,
+                ids,
             )[0].log_likelihoods[0]
             for dtype in (torch.float32, torch.float16)
         }

@@ -13,10 +13,9 @@ from toy_cells import Toy, counted, toy_cell
 
 from page_bench.analysis.budgets import budgets_of
 from page_bench.analysis.cells import Cell
-from page_bench.analysis.delta import grand, p_value, parts_of, survivors, without
+from page_bench.analysis.delta import grand, parts_of, survivors, without
+from page_bench.analysis.estimates import FEW
 from page_bench.analysis.resampling import Resampling
-
-UNSTRATIFIED = Resampling(stratified=False)
 
 
 def is_capacity(task: str) -> bool:
@@ -102,26 +101,27 @@ def test_intervals_of_table_28_follow_from_table_12(
 ) -> None:
     """Qwen2.5-1.5B and -14B, StreamingLLM: MK3's Δ is 0.650 and 1.000, all others exactly 0."""
     cell = streaming(mk3, n)
-    found = parts_of(cell, is_capacity, UNSTRATIFIED).every
+    found = parts_of(cell, is_capacity).every
     assert found.delta.value == pytest.approx(published[0], abs=6e-4)
     assert (found.delta.low, found.delta.high) == pytest.approx(published[1:], abs=2.1e-3)
     share = mk3 / n / 4
     error = math.sqrt(share * (1 - share) / (4 * n))
     assert found.delta.high - found.delta.low == pytest.approx(2 * 1.96 * error, rel=0.04)
-    # With strata only MK3's own spread is left, a quarter of it.
-    by_task = parts_of(cell, is_capacity).every
-    error = math.sqrt(mk3 / n * (1 - mk3 / n) / n) / 4
-    width = by_task.delta.high - by_task.delta.low
-    assert width == pytest.approx(2 * 1.96 * error, rel=0.06, abs=1e-12)
-    assert found.p == pytest.approx(2 / 10_001)
+    assert found.p == pytest.approx(1 / 10_001)
 
 
-def test_p_by_hand() -> None:
-    assert p_value(np.array([-1.0] + [1.0] * 8)) == pytest.approx(2 * 2 / 10)
-    assert p_value(np.array([1.0] * 99)) == pytest.approx(2 / 100)
-    assert p_value(np.array([-1.0] * 99)) == pytest.approx(2 / 100)
-    assert p_value(np.zeros(9)) == 1
-    assert p_value(np.array([-1e-17, 1.0, 1.0])) == p_value(np.array([0.0, 1.0, 1.0])) == 1
+def test_two_inputs_per_task_claim_nothing() -> None:
+    """One task gains on both of its inputs, two on none: no interval, and p of two of two."""
+    toys = closed(counted("mk3", [(2, 1.0, {0.5: 0.0})]))
+    toys += [toy for task in ("vt", "fwe") for toy in counted(task, [(2, 1.0, {0.5: 1.0})])]
+    found = parts_of(toy_cell(toys), is_capacity)
+    assert found.every.delta.value == pytest.approx(1 / 3)
+    assert (found.every.delta.has_interval, found.every.delta.method) == (False, FEW)
+    assert found.every.p == 0.5
+    # Both inputs of MK3 gain; Wilson's bound on a share of 2 of 2 is 0.342.
+    least = proportion_confint(2, 2, method="wilson")[0]
+    mk3 = next(task for task in found.tasks if task.task == "mk3").delta
+    assert (mk3.low, mk3.high) == pytest.approx((2 * least - 1, 1))
 
 
 def test_p_is_near_that_of_a_normal_mean() -> None:
@@ -191,7 +191,7 @@ def test_budgets_by_hand() -> None:
     assert quarter.gated_kept.value == pytest.approx((3 * 1 + 3 * 0.25) / 6)
     low, high = proportion_confint(1, 6, method="wilson")
     assert (quarter.plain.low, quarter.plain.high) == pytest.approx((low, high), abs=1e-12)
-    assert quarter.delta.method == "bootstrap"
+    assert quarter.delta.method == FEW
     of_vt = budgets_of(hand_made(), "vt")
     assert [(one.task, one.plain.value, one.plain.n) for one in of_vt] == [
         ("vt", 0.5, 2),
@@ -205,6 +205,6 @@ def test_repeats_of_a_document_are_one_input() -> None:
     cell = toy_cell([*rows, Toy("mk3", 1, 1.0, {0.5: 1.0})])
     found = parts_of(cell, is_capacity).every
     assert (found.delta.value, found.delta.n) == (0.25, 2)
-    assert (found.open.value, found.open.method) == (0.75, "bootstrap")
+    assert (found.open.value, found.open.method) == (0.75, FEW)
     (budget,) = budgets_of(cell)
-    assert (budget.full.value, budget.full.method, budget.full.n) == (0.75, "bootstrap", 2)
+    assert (budget.full.value, budget.full.method, budget.full.n) == (0.75, FEW, 2)

@@ -28,8 +28,8 @@ from page_bench.evictors import evictor_class, option_types, own_names
 from page_bench.gating.gate import Facts
 from page_bench.gating.gates import GATES, make_gate
 from page_bench.gating.rules import known_threshold
-from page_bench.harness import MODEL
 from page_bench.loading import HF_ARGUMENTS
+from page_bench.own_runs import MODEL
 from page_bench.tasks import metadata
 
 TASKS = {path.stem for path in (ROOT / "tasks").rglob("*.yaml")}

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_models import FAMILIES, save_tiny
+from tokenizers import Tokenizer
 
 from page_bench import prompt_pass
 from page_bench.decode import read
@@ -23,8 +25,6 @@ from page_bench.eviction import evict
 from page_bench.lm import PageLM
 from page_bench.prompt_pass import PromptPass
 from page_bench.signals import agreements
-
-FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 
 
 def subject(folder: Path, **arguments: Any) -> Subject:
@@ -42,14 +42,26 @@ def tensors_of(model: Any) -> list[tuple[str, Any]]:
     return [*model.named_parameters(), *model.named_buffers()]
 
 
+# What follows from the tiny models' shape: they have one layer per third, and plain rotations.
+SHAPE = {"changing_rotation": "skip", "layers_compared": "warn"}
+
+
 def statuses(examined: Subject) -> dict[str, str]:
-    return {name: outcome(check, examined).status for name, check in CHECKS.items()}
+    """Of all checks whose outcome is not known from the tiny models' shape."""
+    found: dict[str, str] = {
+        name: outcome(check, examined).status for name, check in CHECKS.items()
+    }
+    assert {name: found.pop(name) for name in SHAPE} == SHAPE
+    return found
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sound_models_pass_every_line(tiny_folder: Callable[[str], Path], family: str) -> None:
     found = {name: check(subject(tiny_folder(family))) for name, check in CHECKS.items()}
-    assert {name: v.status for name, v in found.items()} == dict.fromkeys(CHECKS, "pass"), found
+    assert {name: v.status for name, v in found.items()} == {
+        **dict.fromkeys(CHECKS, "pass"),
+        **SHAPE,
+    }, found
 
 
 def test_a_position_too_far_shows(tiny: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +127,40 @@ def test_a_doubled_bos_shows(
     assert CHECKS["one_bos"](examined).status == "fail"
 
 
+def test_other_ids_than_those_of_the_file_show(tmp_path: Path) -> None:
+    folder = save_tiny(tmp_path / "model", "llama")
+    for name, changes in (
+        ("tokenizer.json", {"normalizer": {"type": "Lowercase"}}),
+        # This class has a normaliser of its own.
+        ("tokenizer_config.json", {"tokenizer_class": "Qwen2Tokenizer"}),
+    ):
+        content = json.loads((folder / name).read_text(encoding="utf-8"))
+        (folder / name).write_text(json.dumps({**content, **changes}), encoding="utf-8")
+    found = CHECKS["published_tokens"](subject(folder))
+    assert found.status == "warn"
+    assert "of 7 texts have other ids by tokenizer.json than by AutoTokenizer" in found.said
+    whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    figures: dict[str, Any] = {**found.figures}
+    ids = whole.encode(figures["text"], add_special_tokens=False).ids
+    assert figures["tokenizer_json"] == ids != figures["auto_tokenizer"]
+    examined = subject(folder)
+    (folder / "tokenizer.json").unlink()
+    assert CHECKS["published_tokens"](examined).status == "skip"
+
+
+def test_a_prompt_across_the_boundary_of_the_rotation_is_tried(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
+    folder = save_tiny(tmp_path, "llama", max_position_embeddings=128, rope_parameters=parameters)
+    examined = subject(folder, max_length=512)
+    found = CHECKS["changing_rotation"](examined)
+    assert (found.status, found.figures["boundary"]) == ("pass", 128)
+    # A rotation that does not follow the answer's length is not generate's.
+    monkeypatch.setattr(PromptPass, "_is_turning", False)
+    assert CHECKS["changing_rotation"](examined).status != "pass"
+
+
 def test_ties_of_coarse_scores_are_a_warning(
     tiny: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +223,10 @@ def test_capacity_is_skipped_where_prompts_do_not_fit(tiny: Subject) -> None:
 def test_the_default_model_passes(default_model_folder: Path) -> None:
     examined = replace(subject(default_model_folder), tokens=120, new_tokens=4)
     found = {name: check(examined) for name, check in CHECKS.items()}
-    assert {name: v.status for name, v in found.items()} == dict.fromkeys(CHECKS, "pass"), found
+    assert {name: v.status for name, v in found.items()} == {
+        **dict.fromkeys(CHECKS, "pass"),
+        "changing_rotation": "skip",
+    }, found
 
 
 def test_the_command_prints_verdicts_and_fails_with_them(

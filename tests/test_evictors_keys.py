@@ -27,6 +27,7 @@ from page_bench.budget import BudgetPlan
 from page_bench.errors import UsageError
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import GRANULARITIES, Granularity
+from page_bench.evictors.lagkv import _ranked
 
 
 def assert_close(found: Tensor, expected: Tensor) -> None:
@@ -75,14 +76,17 @@ def per_head(states: Tensor, of_head: Callable[..., list[float]], *args: object)
 
 
 def lag_scores(layer: LayerInputs, n_sink: int, lag: int, ranked: bool) -> Tensor:
-    """Ranks within partitions, by the spread over channels in the next partition's ranges."""
+    """Ranks within partitions, by the spread over channels in the next partition's ranges.
+
+    A rank is raised by the share of partitions whose score of that rank is lower.
+    """
     length = layer.k.shape[1]
     scores = torch.zeros(len(layer.k), length, dtype=torch.float64)
     for head in range(len(layer.k)):
         for i in range(length):
             scores[head, i] = math.inf if i < n_sink else 1 + i / length
-        full = (length - n_sink) // lag
-        for p in range(full - 1):
+        totals = []
+        for p in range((length - n_sink) // lag - 1):
             here = range(n_sink + p * lag, n_sink + (p + 1) * lag)
             total = [0.0] * lag
             for states in (layer.k[head].double(), layer.v[head].double()):
@@ -92,10 +96,37 @@ def lag_scores(layer: LayerInputs, n_sink: int, lag: int, ranked: bool) -> Tenso
                 powers = [math.exp(s - max(spread)) for s in spread]
                 for n, power in enumerate(powers):
                     total[n] += power / sum(powers) / 2
-            for n, i in enumerate(here):
-                better = sum(t > total[n] or (t == total[n] and m < n) for m, t in enumerate(total))
-                scores[head, i] = (lag - 1 - better) / lag if ranked else total[n]
+            totals.append(total)
+        for p, total in enumerate(totals):
+            for n, score in enumerate(total):
+                i = n_sink + p * lag + n
+                better = sum(t > score or (t == score and m < n) for m, t in enumerate(total))
+                at_rank = [sorted(one, reverse=True)[better] for one in totals]
+                raised = sum(other < score for other in at_rank) / len(totals)
+                scores[head, i] = (lag - 1 - better + raised) / lag if ranked else score
     return scores
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_lagkv_keeps_what_its_authors_keep_of_each_partition(family: str) -> None:
+    """Their quota where the budget gives each partition as much; the rest where most stands out."""
+    lag, tail = 16, range(84, LENGTH)
+    scores = reference_scores(family, lambda i, x: lag_scores(x, 4, lag, ranked=False)).tolist()
+    cases = 0
+    for quota, extra in [(0, 0), (1, 0), (3, 0), (8, 0), (12, 0), (15, 0), (0, 4), (7, 1), (7, 3)]:
+        n_keep = 4 + len(tail) + 5 * quota + extra
+        kept = engine_keep(family, "lagkv", {"lag": lag}, "head", n_keep)
+        for rows, sets in zip(scores, kept, strict=True):
+            for row, positions in zip(rows, sets, strict=True):
+                expected, next_best = [*range(4), *tail], []
+                for start in range(4, 84, lag):
+                    ranked = sorted(range(start, start + lag), key=lambda i: -row[i])
+                    expected += ranked[:quota]
+                    next_best.append(ranked[quota])
+                expected += sorted(next_best, key=lambda i: -row[i])[:extra]
+                assert positions == sorted(expected)
+                cases += 1
+    assert cases == 9 * len(scores) * len(scores[0])
 
 
 def leverages(keys: Tensor, sketch: Tensor) -> Tensor:
@@ -230,6 +261,13 @@ def test_lagkv_ranks_ties_by_position() -> None:
     assert torch.equal(scores[0, 32:64], expected)
 
 
+def test_lagkv_tells_equal_ranks_apart_by_hand() -> None:
+    # Of the best the second partition's is higher, of the next both are equal, of the last the
+    # first one's is.
+    found = _ranked(torch.tensor([[[0.5, 0.3, 0.2], [0.6, 0.1, 0.3]]]))
+    assert_close(found, torch.tensor([[[4, 2, 1], [5, 0, 2]]]) / 6)
+
+
 def test_lagkv_is_finite_where_a_channel_does_not_vary() -> None:
     layer = random_layer(length=64)
     keys = layer.keys.clone()
@@ -238,6 +276,13 @@ def test_lagkv_is_finite_where_a_channel_does_not_vary() -> None:
     scores = make_evictor("lagkv", {"lag": 16, "n_sink": 0, "ranked": False}, "head").score(flat)
     assert torch.isfinite(scores).all()
     assert_close(scores[:, :16].sum(1), torch.ones(2))
+
+
+@pytest.mark.parametrize("n_keep", [18, 20, 22])
+def test_lagkv_below_its_tail_keeps_sinks_and_the_latest(n_keep: int) -> None:
+    # Seven partitions of 13 after 4 sinks leave 5: the tail is 18.
+    for layer in engine_keep("llama", "lagkv", {"lag": 13}, "head", n_keep):
+        assert layer == [[*range(4), *range(LENGTH - n_keep + 4, LENGTH)]] * 2
 
 
 def test_lagkv_keeps_a_short_prompt_by_recency() -> None:

@@ -405,7 +405,7 @@ def test_criticalkv_sizes_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatc
     layer = random_layer()
     evictor = make_evictor("criticalkv(knorm)", {}, "head")
     whole = evictor.factor(layer)
-    monkeypatch.setattr("page_bench.evictors.criticalkv._BLOCK_BYTES", 7 * 12 * 4)
+    monkeypatch.setattr("page_bench.causal._BLOCK_BYTES", 7 * 12 * 4)
     blocks = evictor.factor(layer)
     assert whole is not None
     assert blocks is not None

@@ -210,7 +210,7 @@ def test_intervals_of_advantages_are_those_of_scipy() -> None:
     toys = [
         Toy("vt", i, full[i], {0.25: low[i], 0.5: half[i]}, open=bool(opened[i])) for i in range(60)
     ]
-    found = frontier(toy_cell(toys), Resampling(8_000, stratified=False))
+    found = frontier(toy_cell(toys), Resampling(8_000))
 
     def advantage(drawn: NDArray[np.intp]) -> float:
         gate = opened[drawn]

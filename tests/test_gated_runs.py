@@ -251,16 +251,24 @@ def test_gates_of_a_grid_read_different_signals(tmp_path: Path, passes: list[int
     assert len(passes) == 4
 
 
-def test_a_prompt_too_short_for_the_evictor_ends_the_run_before_it_begins(
-    passes: list[int],
+def test_a_prompt_too_short_for_the_evictor_keeps_what_it_must_and_the_run_goes_on(
+    tmp_path: Path,
 ) -> None:
-    given = [prompt(0), prompt(1, 60)]
+    given = [prompt(0, 200), prompt(1, 60), prompt(2, 32), prompt(3, 33)]
     arm = config(
         gate="open", granularity="head", window=32, recent=1, n_sink=0, budget=0.2, evictor="snapkv"
     )
-    with pytest.raises(UsageError, match=r"always keeps 32 positions, .* 12 of the 60 tokens"):
-        run(arm, given)
-    assert not passes
+    with memory(tmp_path / "s.db") as stored:
+        Engine(MODEL, TOKENIZER, arm, memory=stored).fill(given, [arm])
+        outcomes = run(arm, given, stored)
+    for found in (outcomes, run(arm, given)):
+        answers = [outcome.answer for outcome in found]
+        # An eighth of 200 has room for the window of 32; a fifth of the others has not.
+        assert [a.kept_kv for a in answers] == [40 / 200, 32 / 60, 1, 32 / 33]
+        assert [a.must_keep for a in answers] == [None, 32, 32, 32]
+        assert [a.kept_all_because for a in answers] == [None, None, "prompt too short", None]
+    (alone,) = run(config(gate="closed"), given[2:3])
+    assert alone.answer.answer_ids == outcomes[2].answer.answer_ids
 
 
 @pytest.mark.parametrize("stored", [True, False])

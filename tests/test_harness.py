@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ DEFAULT = "Some-Default-Model"
 @pytest.fixture(autouse=True)
 def default_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("page_bench.default_model.default_pretrained", lambda: DEFAULT)
+    harness._say_once.cache_clear()
 
 
 @pytest.fixture
@@ -51,6 +53,7 @@ def test_without_tasks_the_quickstart_runs_and_says_so(caplog: pytest.LogCapture
     given: list[dict[str, Any]] = [{}, {"tasks": None}, {"tasks": []}]
     for nothing in given:
         caplog.clear()
+        harness._say_once.cache_clear()
         assert complete(**nothing)["tasks"] == ["page_quickstart"]
         assert "page_quickstart" in caplog.text
         assert caplog.records[0].levelno == logging.WARNING  # shown without any logging set up
@@ -246,9 +249,14 @@ def test_task_folder_stands_between_the_defaults_and_the_users() -> None:
         def build(paths: list[Path]) -> list[Path]:
             return paths
 
+    class TaskManager:
+        def match_tasks(self, task_list: list[str]) -> list[str]:
+            return task_list
+
     defaults, users, ours = Path("/lm_eval/tasks"), Path("/users"), harness.TASKS_FOLDER
+    classes = {"TaskIndex": TaskIndex, "TaskManager": TaskManager}
     harness.add_tasks(
-        module("lm_eval.tasks.manager", __file__=str(defaults / "manager.py"), TaskIndex=TaskIndex)
+        module("lm_eval.tasks.manager", __file__=str(defaults / "manager.py"), **classes)
     )
     assert TaskIndex().build([defaults, users]) == [defaults, ours, users]
     assert TaskIndex().build([users]) == [users]
@@ -276,6 +284,22 @@ def test_task_manager_finds_our_tasks_and_the_users_win(
     assert not manager.TaskManager(include_defaults=False).all_tasks
 
 
+def test_only_patterns_that_say_page_find_our_tasks(tmp_path: Path) -> None:
+    from lm_eval.tasks import manager
+
+    harness.add_tasks(manager)
+    text = "task: a_needle\ndataset_path: x\n"
+    (tmp_path / "a_needle.yaml").write_text(text)
+    (tmp_path / "page_own.yaml").write_text(text.replace("a_needle", "page_own"))
+    folders = [str(tmp_path), str(harness.TASKS_FOLDER)]
+    known = manager.TaskManager(include_path=folders, include_defaults=False)
+    assert known.match_tasks(["*needle*"]) == ["a_needle"]
+    assert known.match_tasks(["*own"]) == ["page_own"]
+    number, word = (f"page_quickstart_needle_{kind}" for kind in ("number", "word"))
+    assert known.match_tasks(["page_quick*needle*"]) == [number, word]
+    assert known.match_tasks(["*_word", number]) == [number]
+
+
 def harness_module(error: Exception | None) -> ModuleType:
     class HarnessCLI:
         def execute(self, args: object) -> object:
@@ -297,15 +321,27 @@ def test_usage_error_ends_the_command_without_a_traceback(
     assert capsys.readouterr().err == "page-bench: no such evictor.\n"
 
 
-def test_a_task_that_does_not_exist_ends_the_command_likewise(
-    capsys: pytest.CaptureFixture[str], loggers: object
+def test_a_task_that_does_not_exist_ends_a_command_of_ours_likewise(
+    capsys: pytest.CaptureFixture[str], loggers: object, tmp_path: Path
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        harness_module(ValueError("Tasks not found: page_x")).HarnessCLI().execute(None)
-    assert ended.value.code == 1
-    assert capsys.readouterr().err.startswith("Tasks not found: page_x; `lm_eval ls tasks`")
-    with pytest.raises(ValueError, match="another"):
-        harness_module(ValueError("another")).HarnessCLI().execute(None)
+    missing = harness_module(ValueError("Tasks not found: page_x")).HarnessCLI()
+    of_file = tmp_path / "run.yaml"
+    of_file.write_text("model: page_hf\ntasks: [x]\n")
+    for ours in (
+        argparse.Namespace(model="page_hf", tasks="x"),
+        argparse.Namespace(model="hf", tasks="x,page_x"),
+        argparse.Namespace(tasks=["x", "page_x"]),
+        argparse.Namespace(config=str(of_file)),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            missing.execute(ours)
+        assert ended.value.code == 1
+        assert capsys.readouterr().err.startswith("Tasks not found: page_x; `lm_eval ls tasks`")
+        with pytest.raises(ValueError, match="another"):
+            harness_module(ValueError("another")).HarnessCLI().execute(ours)
+    for others in (argparse.Namespace(model="hf", tasks="x"), argparse.Namespace(config="none")):
+        with pytest.raises(ValueError, match="Tasks not found"):
+            missing.execute(others)
 
 
 def test_a_token_is_refused_before_lm_eval_logs_it() -> None:

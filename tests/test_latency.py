@@ -10,18 +10,22 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import FAMILIES, randomised, save_tiny, small_config, tiny_model, tiny_tokenizer
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from page_bench import cli
+from page_bench.cache import empty_cache
 from page_bench.config import PageConfig
 from page_bench.errors import UsageError
+from page_bench.keep_jobs import CacheSize
 from page_bench.latency import command as latency_command
 from page_bench.latency import peak_memory
-from page_bench.latency.bench import CLOSED, FULL, OPEN, PLAIN, Bench, Run, kv_formula_bytes
+from page_bench.latency.bench import CLOSED, FULL, OPEN, PLAIN, Bench, Run
 from page_bench.latency.costs import Spread, costs, expected, rounds_of
 from page_bench.latency.peak_memory import PeakMemory, in_fresh_process
 from page_bench.latency.peaks import Peaks, fresh_peaks
 from page_bench.latency.report import as_json, setting_of, tables
+from page_bench.prefill import forward
+from page_bench.support import layer_windows
 
 NEW, LENGTH, KEPT = 5, 200, 50
 MIB = 2**20
@@ -85,9 +89,25 @@ def test_formula_reproduces_the_paper() -> None:
     # Qwen2.5-1.5B in bf16 with the 106.1 MiB of Table 26 at its prompts' length.
     config = small_config("qwen2", num_hidden_layers=28, num_key_value_heads=2)
     config.hidden_size, config.num_attention_heads = 1536, 12
-    size = kv_formula_bytes(config, 3880, 3880, torch.bfloat16)
-    assert size == 28 * 2 * 128 * 3880 * 4
-    assert size / MIB == pytest.approx(106.1, abs=0.1)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        ids = torch.zeros(1, 3880, dtype=torch.long)
+    cache = empty_cache(layer_windows(config), 3880)
+    forward(model, ids, cache)
+    size = CacheSize.of(cache, 3880)
+    assert size.bytes == size.bytes_at(3880) == 28 * 2 * 128 * 3880 * 4
+    assert size.bytes / MIB == pytest.approx(106.1, abs=0.1)
+    assert size.bytes_at(970) == size.bytes // 4
+
+
+def test_bytes_of_latents_are_what_the_cache_holds_of_them() -> None:
+    config = small_config("deepseek_v3", vocab_size=300, max_position_embeddings=1024)
+    bench = bench_of(randomised(config), gate="open")
+    # One latent and one rotated key a token, for all heads together.
+    entry = config.num_hidden_layers * (config.kv_lora_rank + config.qk_rope_head_dim) * 4
+    for name, kept in ((FULL, LENGTH), (PLAIN, KEPT)):
+        run = bench.run(name, bench.prompt(LENGTH))
+        assert run.kv_bytes == run.kv_formula_bytes == kept * entry
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])

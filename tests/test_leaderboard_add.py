@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 
 
 def added(folder: Path) -> Added:
-    return rows_of(read_finished([folder]))
+    return rows_of(read_finished([folder])[0])
 
 
 def by_gate(rows: list[Row]) -> dict[str, Row]:
@@ -69,9 +70,11 @@ def test_the_figures_of_three_arms_are_those_worked_out_by_hand(tmp_path: Path) 
     assert figures(gated, "kv_bytes", "kv_bytes_full") == [2500.0, 4000.0]
     assert figures(gated, "tau", "tau_variant") == [TAU, "number"]
     assert json.loads(str(gated["gate_args"]))["tau"] == TAU
-    low, high = figures(gated, "delta_low", "delta_high")
-    assert low <= 0.25 <= high
-    assert high - low > 0.1
+    # Eight inputs: a value without interval, but for what settings fix.
+    ends = ("delta_low", "delta_high", "kept_kv_low", "kept_kv_high", "auc_drop_low")
+    assert figures(gated, *ends) == [None] * 5
+    assert figures(plain, "kept_kv_low", "kept_kv_high") == [0.25, 0.25]
+    assert figures(full, "kept_kv_low", "kept_kv_high") == [1.0, 1.0]
 
 
 def test_the_tasks_of_a_row_show_what_its_mean_hides(tmp_path: Path) -> None:
@@ -300,7 +303,7 @@ def test_a_damaged_leaderboard_is_not_added_to(tmp_path: Path) -> None:
 
 def unscored(folder: Path) -> None:
     traces = answers("open")
-    write_run(folder, [dataclasses.replace(traces[0], correct=None), *traces[1:]])
+    write_run(folder, [dataclasses.replace(traces[0], correct=None, score=None), *traces[1:]])
 
 
 def half_right(folder: Path) -> None:
@@ -411,8 +414,33 @@ def twice(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (unscored, "vt document 0 has no `correct` of 0 or 1"),
-        (half_right, "vt document 0 has no `correct` of 0 or 1"),
+        (unscored, "document 0 has no score: its run ended early, or its task gives no number"),
+        (half_right, "document 0 has no `correct` of 0 or 1, by which answers are counted"),
+    ],
+)
+def test_a_task_that_cannot_be_counted_is_set_aside_by_name(
+    tmp_path: Path, make: Any, reason: str
+) -> None:
+    make(tmp_path / "run")
+    (run,), (said,) = read_finished([tmp_path / "run"])
+    assert f"{SUITE}_vt is left out, since {reason}" in said
+    assert {trace.task for trace in run.traces} == {f"{SUITE}_niah_multikey_3"}
+    (row,) = rows_of([run]).rows
+    assert (row["n"], row["tasks"]) == (4, "niah_multikey_3")
+
+
+def test_results_of_another_model_are_set_aside_by_name(tmp_path: Path) -> None:
+    of_another_model(tmp_path / "hf")
+    write_run(tmp_path / "ours", answers("open"))
+    (run,), (said,) = read_finished([tmp_path])
+    assert run.path.parent == tmp_path / "ours"
+    assert str(tmp_path / "hf") in said
+    assert said.endswith("is of --model hf, whose cache nothing is known of, and is left out.")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
         (shorter, "counts 4 answers of .*_niah_multikey_3, but its trace holds 3"),
         (changed, "says that 1.0000 of .*_vt is correct, its trace 0.7500"),
         (doubled, "holds an answer twice"),
@@ -476,7 +504,7 @@ def test_tables_do_not_overwrite_each_other(tmp_path: Path) -> None:
         ({"group_subtasks": {"page_x": 1}}, r"group_subtasks\.page_x is no list of names"),
         ({"group_subtasks": {"page_x": ["page_y"], "page_y": ["page_x"]}}, "page_x holds itself"),
         ({"system_instruction": ["a"]}, "system_instruction is .*, not a text or null"),
-        ({"git_hash": "\ud83d"}, "is no whole results file.*surrogates not allowed"),
+        ({"git_hash": "\ud83d"}, "is no whole results file.*half of a surrogate pair"),
         (
             {"config_model_args": "evictor=snapkv"},
             r"config\.model_args is .*, not an object or null",
@@ -634,3 +662,19 @@ def test_results_without_model_arguments_are_read_as_with_none(tmp_path: Path) -
     path.write_text(json.dumps(results), encoding="utf-8")
     assert read_results(path)["config"]["model_args"] is None
     add(tmp_path / "run", tmp_path / "leaderboard.csv")
+
+
+@pytest.mark.parametrize("doc_ids", [{1}, {0, 1, 2, 3}])
+def test_documents_whose_prompts_differ_are_named(tmp_path: Path, doc_ids: set[int]) -> None:
+    write_run(tmp_path / "open", answers("open"))
+    full = [
+        dataclasses.replace(t, prompt_sha256="f" * 64) if t.doc_id in doc_ids else t
+        for t in answers("closed")
+    ]
+    write_run(tmp_path / "closed", full)
+    named = rf"the prompt of {SUITE}_vt document {min(doc_ids)}.* differs between runs"
+    if len(doc_ids) == 1:  # the others are the same, so these runs were made to be compared
+        with pytest.raises(UsageError, match=named):
+            added(tmp_path)
+    else:
+        assert re.search(named, " ".join(added(tmp_path).notes))

@@ -297,7 +297,7 @@ def test_relative_paths_stay_out_of_rows_and_commands(tmp_path: Path) -> None:
     for config in results["configs"].values():
         config["metadata"]["squad"] = "private/sets/dev-v2.0.json"
     edited(path, configs=results["configs"])
-    (row,) = rows_of(read_finished([path])).rows
+    (row,) = rows_of(read_finished([path])[0]).rows
     assert "private" not in json.dumps(dict(row))
     assert row["model"] == "tiny revision=refs/pr/1 peft=adapter"
     assert row["evictor"] == "adakv(norms.py:Norms)"

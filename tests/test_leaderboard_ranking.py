@@ -175,7 +175,7 @@ def test_names_do_not_break_the_markdown(tmp_path: Path) -> None:
     from page_bench.leaderboard.export import exported
 
     write_run(tmp_path / "runs", answers("open", model="a|b*c"))
-    made = rows_of(read_finished([tmp_path / "runs"]))
+    made = rows_of(read_finished([tmp_path / "runs"])[0])
     text = exported(Board().with_rows(made.rows, made.tasks), "markdown")
     assert r"## a\|b\*c (float32, sdpa)" in text
 

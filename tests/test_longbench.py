@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import logging
 import math
@@ -520,17 +519,6 @@ def test_data_that_is_nowhere_is_named_with_both_remedies(
     (tmp_path / "qasper.jsonl").write_text('{"context": "x", "answers": ["y"]}\n')
     with pytest.raises(UsageError, match="have no question"):
         rows_of("qasper", {"longbench_data": str(tmp_path)})
-
-
-def test_missing_metric_packages_are_named_before_any_answer(
-    metadata: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "jieba" else find(name)
-    )
-    with pytest.raises(UsageError, match=r"metrics need jieba: run .*page-bench\[tasks\]"):
-        docs("qasper", metadata)
 
 
 @pytest.mark.parametrize(

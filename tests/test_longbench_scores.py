@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
 import sys
 from typing import Any
 
 import pytest
+from fuzzywuzzy import fuzz
 from lm_eval.tasks.longbench import metrics as lm_eval_metrics
 
 from page_bench.tasks import longbench_scores as scores
@@ -246,6 +249,110 @@ def test_every_case_has_the_value_that_lm_eval_gives(
         doc = {"answers": references, "all_classes": CLASSES}
         (given,) = getattr(lm_eval_metrics, scorer)(doc, [answer]).values()
         assert given == pytest.approx(expected, abs=1e-12)
+
+
+# Pieces that meet the rules of some metric: articles, numbers, classes, marks of comments,
+# punctuation of both kinds, letters whose lower case is longer, white space of all sorts.
+PIECES = (
+    *("the", "a", "The", "an", "cat", "Cat", "sat", "5", "15", "05", "٣", "Paragraph 5", "段落5"),
+    *(
+        "Location",
+        "Other location",
+        "City",
+        "Date",
+        "x = 1",
+        "# c",
+        "//",
+        "`",
+        ".",
+        ". ",
+        "。",
+        "，",
+    ),
+    *(
+        "我",
+        "爱",
+        "北京",
+        "天安门",
+        "会议",
+        "讨论了",
+        "–",
+        "…",
+        "～",
+        "﹏",
+        "İ",
+        "ß",
+        "é",
+        "e\u0301",
+    ),
+    *(" ", "  ", "\n", "\t", "\u3000", "\xa0", "\u2028", "-", "_", "'", '"', "😀", "0", "1", "2"),
+)
+
+
+def texts(rng: random.Random) -> tuple[str, str]:
+    """An answer and a reference that share some of their pieces."""
+    common = rng.choices(PIECES, k=rng.randrange(6))
+
+    def text() -> str:
+        pieces = [*common, *rng.choices(PIECES, k=rng.randrange(6))]
+        rng.shuffle(pieces)
+        return rng.choice(("", " ")).join(pieces)
+
+    return text(), text()
+
+
+def test_random_texts_have_the_value_that_lm_eval_gives() -> None:
+    rng, classes = random.Random(0), [*CLASSES, "Other", "location", "City of", "Cit"]
+    above_zero = dict.fromkeys(scores.METRICS, 0)
+    for _ in range(600):
+        answer, reference = texts(rng)
+        asked = {name: reference for name in ("qa_f1", "qa_f1_zh", "rouge_l", "rouge_l_zh")}
+        asked["classification"] = rng.choice(classes)
+        asked["count"] = str(rng.choice((5, 15)))
+        asked["retrieval"] = f"Paragraph {rng.choice((5, 15))}"
+        asked["retrieval_zh"] = f"段落{rng.choice((5, 15))}"
+        names = {"rouge_l": "rouge_score", "rouge_l_zh": "rouge_zh_score"}
+        for metric, wanted in asked.items():
+            theirs = getattr(lm_eval_metrics, names.get(metric, f"{metric}_score"))
+            expected = (
+                theirs(answer, wanted, all_classes=classes)
+                if metric not in names
+                else (theirs(answer, wanted))
+            )
+            assert scores.METRICS[metric](answer, wanted, classes) == expected
+            above_zero[metric] += expected > 0
+    del above_zero["code_similarity"]
+    assert min(above_zero.values()) > 40
+
+
+def test_code_similarity_is_fuzzywuzzys_ratio() -> None:
+    # Which here is the pure one: python-Levenshtein, which gives other numbers, is not installed.
+    assert fuzz.SequenceMatcher.__module__ == "difflib"
+    rng, parts = random.Random(0), []
+    for _ in range(2000):
+        pair = ["".join(c for c in text if c not in "\n#/`") for text in texts(rng)]
+        pair[0] = pair[0].removeprefix("\n")
+        parts.append(pair)
+    # Above 200 characters difflib takes what is frequent for junk.
+    parts += [[text * 40 for text in pair] for pair in parts[:50]]
+    values = [scores.code_similarity(*pair) for pair in parts]
+    assert values == [fuzz.ratio(*pair) / 100 for pair in parts]
+    assert len(set(values)) > 80
+    for pair in (["", ""], ["", "x"], ["x", ""]):
+        assert scores.code_similarity(*pair) == fuzz.ratio(*pair) / 100
+
+
+def test_no_metric_imports_what_is_under_the_gpl() -> None:
+    code = (
+        "import sys; sys.modules['fuzzywuzzy'] = None;"
+        "from page_bench.tasks.longbench_scores import METRICS;"
+        "print([m('段落5 Paragraph 5', '段落5 Paragraph 5', ()) for m in METRICS.values()])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.count(",") == 8
+    assert done.stderr == ""
 
 
 def test_code_similarity_keeps_to_longbench_where_lm_eval_skips_a_blank_line() -> None:

@@ -10,6 +10,7 @@ import pytest
 from stored_traces import pair, stored
 
 from page_bench.analysis.costs import seconds_of
+from page_bench.analysis.estimates import FEW
 from page_bench.analysis.intervals import share
 from page_bench.analysis.outcomes import ALL_TASKS, summarise
 from page_bench.analysis.pairs import Pair
@@ -40,7 +41,10 @@ def test_a_hand_computed_case() -> None:
     assert vt.delta.value == pytest.approx(-1 / 6)
     assert (vt.harm.value, vt.plain_harm.value) == (0.0, 0.0)
     assert everything.delta.value == pytest.approx((3 - 1) / 10)
-    assert everything.delta.low < 0.2 < everything.delta.high
+    assert everything.delta.method == FEW
+    thrice = [pair(task, i, 0.1, plain, full) for i, (task, plain, full, _) in enumerate(CASES * 3)]
+    many = summarise(thrice, TAKEN * 3)[-1].delta
+    assert many.low < 0.2 < many.high
     assert everything.gated.value == pytest.approx(7 / 10)
 
 
@@ -49,20 +53,20 @@ def test_shares_of_inputs_are_wilson_and_differences_bootstrapped() -> None:
     assert row.gated == share(7, 10)
     assert row.open == share(6, 10)
     assert row.harm == share(1, 10)
-    assert (row.delta.method, row.kept_kv.method) == ("bootstrap", "bootstrap")
+    assert (row.delta.method, row.kept_kv.method) == (FEW, FEW)
     assert row.delta.n == row.inputs == 10
 
 
 def test_a_score_between_0_and_1_is_bootstrapped_and_less_is_harm() -> None:
     pairs = [pair("fwe", i, 0.1, *scores) for i, scores in enumerate([(0.5, 1.0), (0.25, 0.25)])]
     (row,) = summarise(pairs, [True, True], "score")
-    assert (row.gated.value, row.gated.method) == (0.375, "bootstrap")
+    assert (row.gated.value, row.gated.method) == (0.375, FEW)
     assert row.harm.value == 0.5
     assert set(row.scores) == {"score", "correct", "correct_paper"}
 
 
 def test_budgets_of_one_input_are_one_cluster() -> None:
-    """A pooled table has n pairs of fewer inputs, and no Wilson interval."""
+    """A pooled table has n pairs of fewer inputs, and Wilson's interval is that of the inputs."""
     pooled = [
         dataclasses.replace(one, plain=dataclasses.replace(one.plain, budget=budget))
         for budget in (0.25, 0.5)
@@ -72,8 +76,11 @@ def test_budgets_of_one_input_are_one_cluster() -> None:
     *_, single = summarise(PAIRS, TAKEN)
     assert (row.n, row.inputs) == (20, 10)
     assert row.delta == single.delta
-    assert {row.gated.method, row.open.method, row.harm.method} == {"bootstrap"}
-    assert row.open.value == pytest.approx(0.6)
+    assert (row.gated, row.open, row.harm) == (single.gated, single.open, single.harm)
+    assert row.open == share(6, 10)
+    once = [one if i % 2 else False for i, one in enumerate(TAKEN)]
+    *_, mixed = summarise(pooled, TAKEN + once)
+    assert (mixed.open.n, mixed.open.method) == (10, FEW)
 
 
 def test_a_budget_that_kept_all_counts_as_open_and_not_as_evicted() -> None:
@@ -98,7 +105,9 @@ def test_no_score_is_an_error_that_names_another() -> None:
 
 
 def test_the_seed_and_the_draws_are_those_given() -> None:
-    one, same, other = (summarise(PAIRS, TAKEN, draws=99, seed=s)[-1].delta for s in (1, 1, 2))
+    pairs = [pair("vt", i, 0.1, float(i % 3 == 0), 1.0) for i in range(40)]
+    taken = [i % 2 == 0 for i in range(40)]
+    one, same, other = (summarise(pairs, taken, draws=99, seed=s)[-1].delta for s in (1, 1, 2))
     assert one == same
     assert one != other
 
@@ -158,8 +167,7 @@ def test_seconds_are_means_over_inputs_and_need_a_gate() -> None:
     ]
     (row,) = summarise(pairs, [True, False, False, False], gate=make_gate("retry"))
     assert row.seconds.value == pytest.approx((13 + 3 * 25) / 4)
-    assert row.seconds.low < row.seconds.value < row.seconds.high
-    assert (row.seconds.n, row.seconds.method) == (4, "bootstrap")
+    assert (row.seconds.n, row.seconds.method) == (4, FEW)
     (row,) = summarise(pairs, [True] * 4)
     assert math.isnan(row.seconds.value)
     assert row.kept_kv.value == 0.25

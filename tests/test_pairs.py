@@ -203,3 +203,14 @@ def test_a_budget_of_1_is_pooled_with_no_other(
     (family,) = families(pair_runs(records(*traces))[0])
     assert list(family.pooled) == pooled
     assert list(family.budgets) == list(budgets)
+
+
+def test_documents_whose_prompts_differ_are_named() -> None:
+    other: dict[str, Any] = {"gate": "closed", "prompt_sha256": "ff" * 32}
+    all_but_one = [stored(doc_id=0, gate="closed"), stored(doc_id=1, **other)]
+    _, notes = pair_runs(records(stored(doc_id=0), stored(doc_id=1), *all_but_one))
+    (note,) = [note for note in notes if "differs" in note]
+    task = stored().task
+    assert f"the prompt of {task} document 1 differs between runs" in note
+    with pytest.raises(UsageError, match=rf"{task} document 0, {task} document 1 differs between"):
+        pair_runs(records(*(stored(doc_id=i, **c) for i in (0, 1) for c in ({}, other))))

@@ -10,6 +10,7 @@ import pytest
 from statsmodels.stats.proportion import proportion_confint
 from toy_cells import Toy, counted, toy_cell
 
+from page_bench.analysis.estimates import FEW
 from page_bench.analysis.intervals import Estimate, share
 from page_bench.analysis.partition import (
     CAPACITY,
@@ -155,10 +156,18 @@ def test_documents_that_stand_there_twice_are_resampled_whole() -> None:
     twice = [dataclasses.replace(toy, doc_id=toy.doc_id // 2) for toy in toys]
     (once,) = parts([inputs(toy_cell(toys))], 0.05)
     (part,) = parts([inputs(toy_cell(twice))], 0.05)
-    assert (once.rho.method, part.rho.method) == ("wilson", "bootstrap")
+    assert (once.rho, part.rho) == (share(20, 40), share(10, 20))
     assert once.rho.value == part.rho.value == 0.5
     # 20 documents, not 40: the standard error of a half is 0.112.
     assert part.rho.high - part.rho.low == pytest.approx(2 * 1.96 * 0.5 / math.sqrt(20), abs=0.04)
+    # Where the answers to a document differ, documents are drawn.
+    mixed = [dataclasses.replace(toy, doc_id=i % 20) for i, toy in enumerate(toys)]
+    (drawn,) = parts([inputs(toy_cell([*mixed[:30], *mixed[:10]]))], 0.05)
+    assert (drawn.rho.method, drawn.rho.n) == ("bootstrap", 20)
+    # Of fewer than twenty, no class is called.
+    half = [dataclasses.replace(toy, doc_id=i % 10) for i, toy in enumerate(toys[10:30])]
+    (few,) = parts([inputs(toy_cell([*half, *half[:5]]))], 0.05)
+    assert few.call == Call(UNDECIDED, "n too small for an interval of ρ")
 
 
 def test_what_the_gate_does_with_a_task() -> None:
@@ -188,15 +197,19 @@ def test_agreement_of_gate_and_class(name: str, gate: str, agrees: bool | None) 
     assert Gating("vt", share(1, 1), share(1, 1), gate).agrees(Call(name, "")) is agrees
 
 
-def test_the_mean_s_interval_is_student_s() -> None:
+def test_a_mean_is_of_what_is_a_number_and_of_documents() -> None:
     found = mean([1.0, 2.0, 3.0, 4.0, math.nan], list("abcde"))
-    # t(0.975, 3) = 3.182446, s = 1.290994, n = 4.
-    assert (found.value, found.n) == (2.5, 4)
-    assert found.high - 2.5 == pytest.approx(3.182446 * 1.290994 / 2, abs=1e-5)
-    assert math.isnan(mean([1.0], ["a"]).low)
+    assert (found.value, found.n, found.method) == (2.5, 4, FEW)
     assert mean([math.nan], ["a"]).n == 0
     both = mean([1.0, 3.0, 5.0], ["a", "a", "b"])
-    assert (both.value, both.n, both.method) == (3.5, 2, "bootstrap")
+    assert (both.value, both.n, both.method) == (3.5, 2, FEW)
+    values = np.random.default_rng(1).normal(size=200)
+    many = mean(values, range(200))
+    # The normal interval of 200 values.
+    half = 1.96 * values.std() / math.sqrt(200)
+    assert (many.low, many.high) == pytest.approx(
+        (values.mean() - half, values.mean() + half), abs=0.015
+    )
 
 
 def test_a_rate_of_nothing_is_no_number() -> None:

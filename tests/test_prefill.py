@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -10,7 +11,9 @@ import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensor_sizes import LargestTensor
 from tiny_models import FAMILIES, random_prompt, tiny_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from page_bench import attention, causal
 from page_bench.errors import UsageError
@@ -79,6 +82,54 @@ def test_blocks_of_query_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) ->
     whole = causal.attention_sums(query, key, 0.25)
     monkeypatch.setattr(causal, "_BLOCK_BYTES", 7 * 4 * 100 * 4)
     torch.testing.assert_close(causal.attention_sums(query, key, 0.25), whole)
+
+
+class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While entered, counts the operations that a device would launch a kernel for."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        read = [a.alias_info for a in func._schema.arguments if a.alias_info is not None]
+        self.count += all(alias.is_write for alias in read)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("length", "most"),
+    # Halves of a square of T² logits of 32 heads, 4 bytes each, in blocks of 256 MiB: 4 or 256,
+    # and some more where rows are cut to whole ones; a dozen launches for each.
+    [(4096, 12 * 6), (32768, 12 * 264)],
+)
+def test_sums_of_a_long_prompt_take_few_launches_on_a_device(
+    length: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `meta` has no memory, and is no CPU; mixed precision does not know it.
+    monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: contextlib.nullcontext())
+    query = torch.empty(32, length, 128, device="meta", dtype=torch.bfloat16)
+    key = torch.empty(8, length, 128, device="meta", dtype=torch.bfloat16)
+    with Launches() as launched, LargestTensor() as largest:
+        sums = causal.attention_sums(query, key, 0.1)
+    assert sums.shape == (32, length)
+    assert most / 4 < launched.count <= most
+    assert largest.bytes <= 256 * 2**20
+
+
+@pytest.mark.parametrize("rows", [1, 37, 100])
+@pytest.mark.parametrize("block", [1, 3000, 40_000, 10**9])
+def test_sums_are_those_of_the_whole_softmax(
+    rows: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(4, rows, 16, generator=generator)
+    key = torch.randn(2, 100, 16, generator=generator)
+    logits = query @ key.repeat_interleave(2, 0).mT * 0.25
+    unseen = torch.ones(100, 100, dtype=torch.bool).triu(1)[-rows:]
+    expected = logits.masked_fill(unseen, -math.inf).softmax(-1).sum(1)
+    monkeypatch.setattr(causal, "_BLOCK_BYTES", block)
+    torch.testing.assert_close(causal.attention_sums(query, key, 0.25), expected)
 
 
 def test_a_model_that_hides_its_attention_is_refused() -> None:

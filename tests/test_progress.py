@@ -12,7 +12,9 @@ from page_bench.work import Filled
 
 
 def outcome(gate_open: bool, kept_kv: float) -> Any:
-    return SimpleNamespace(gate_open=gate_open, answer=SimpleNamespace(kept_kv=kept_kv))
+    because = None if kept_kv < 1 else "prompt too short" if gate_open else "gate closed"
+    answer = SimpleNamespace(kept_kv=kept_kv, kept_all_because=because)
+    return SimpleNamespace(gate_open=gate_open, answer=answer)
 
 
 def test_a_run_shows_how_often_the_gate_opened_and_what_was_kept(
@@ -25,6 +27,13 @@ def test_a_run_shows_how_often_the_gate_opened_and_what_was_kept(
     assert "page_hf: snapkv, gate page:" in said
     assert "3/4" in said
     assert "2 of 3 open, kept_kv 0.417" in said
+
+
+def test_what_is_open_and_not_evicted_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    with PromptBar(2, "page_hf: snapkv, gate open", hidden=False) as bar:
+        for kept_kv in (1.0, 0.5):
+            bar.answered(outcome(True, kept_kv))
+    assert "2 of 2 open, 1 evicted, kept_kv 0.750" in capsys.readouterr().err
 
 
 def test_a_grid_shows_its_rates_and_what_was_stored(capsys: pytest.CaptureFixture[str]) -> None:

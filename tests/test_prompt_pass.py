@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import pytest
 import torch
 from test_engine import LENGTH, NEW, observed, prompt
 from test_sliding_windows import model_of
-from tiny_models import FAMILIES, randomised, small_config, tiny_tokenizer
+from tiny_models import FAMILIES, randomised, small_config, tiny_model, tiny_tokenizer
 from transformers import PreTrainedModel
 
 from page_bench import keep_jobs, prompt_pass
 from page_bench.attention import MEAN_ALONE
 from page_bench.config import PageConfig
 from page_bench.decode import AnswerRequest, Decoded, decode
+from page_bench.latency import bench
 from page_bench.prefill import prefill
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import ArmAnswer, PromptPass
@@ -47,7 +49,7 @@ def passed(
 
 
 def without_times(answer: ArmAnswer) -> dict[str, Any]:
-    times = ("evict_s", "decode_s", "decode_rows")
+    times = ("evict_s", "decode_s", "decode_rows", "decode_rows_limit")
     entropy = pytest.approx(answer.mean_token_entropy, abs=1e-4)
     facts = {**vars(answer), "mean_token_entropy": entropy}
     return {k: v for k, v in facts.items() if k not in times}
@@ -184,6 +186,9 @@ def test_latent_caches_and_sliding_windows_go_together_too(model_type: str) -> N
     assert [a.answer_ids for a in together] == [a.answer_ids for a in alone]
     rows = {answer.decode_rows for answer in together}
     assert rows == ({1} if model_type == "deepseek_v3" else {3})
+    limits = {answer.decode_rows_limit for answer in together}
+    assert limits == ({1} if model_type == "deepseek_v3" else {keep_jobs.DECODE_ROWS})
+    assert not any(answer.decode_rows_lowered for answer in together)
 
 
 def test_scores_are_made_once_for_all_budgets() -> None:
@@ -196,3 +201,38 @@ def test_scores_are_made_once_for_all_budgets() -> None:
     assert filled.scored_by(evictor, 90) is first
     budgeted = arm(evictor="h2o", granularity="head").make_evictor()
     assert budgeted.reads_budget
+
+
+def test_every_clock_waits_for_all_devices_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Stands in for a model over two GPUs and the CPU; nothing else reads its devices.
+    devices = tuple(map(torch.device, ("cpu", "cuda:0", "cuda:1")))
+    done: list[str] = []
+    clock = time.perf_counter
+
+    def read() -> float:
+        done.append("clock")
+        return clock()
+
+    monkeypatch.setattr(prompt_pass, "devices_of", lambda model: devices)
+    monkeypatch.setattr(bench, "devices_of", lambda model: devices)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: done.append(str(device)))
+    monkeypatch.setattr("page_bench.prompt_pass.time.perf_counter", read)
+    one = arm(budget=0.3)
+    at_hand = passed(observed("llama"), prompt(0), [one], None)
+    at_hand.seen(one)
+    at_hand.answers([one, None], last=True)
+    measured = tiny_model("llama")
+    tokenizer = tiny_tokenizer(FAMILIES["llama"].with_bos)
+    benched = bench.Bench(measured, tokenizer, PageConfig(budget=0.3, window=16), 3)
+    for name in benched.configurations:
+        benched.run(name, benched.prompt(100))
+    assert len(done) > 60
+    assert done == ["cuda:0", "cuda:1", "clock"] * (len(done) // 3)
+
+
+def test_a_device_of_which_there_is_one_is_waited_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append("mps"))
+    monkeypatch.setattr(torch.xpu, "synchronize", lambda device: waited.append(str(device)))
+    prompt_pass.seconds(map(torch.device, ("cpu", "mps", "xpu:1")))
+    assert waited == ["mps", "xpu:1"]

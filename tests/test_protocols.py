@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jinja2
 import pytest
+from lm_eval import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from tiny_models import save_tiny, tiny_tokenizer
+from transformers import AutoTokenizer
 
 from page_bench.errors import UsageError
+from page_bench.harness import TASKS_FOLDER
 from page_bench.tasks import protocols
 from page_bench.tasks.prompt_task import PromptTask
+from page_bench.tasks.turns import FOLDED
 
 # Shaped as in the data set: the space before the answer prefix ends the question.
 NEEDLE = {
@@ -182,6 +192,113 @@ def test_golden_prompts_through_lm_eval(
     assert prompt(**with_chat) == CHAT[protocol]
     assert prompt(system_instruction="Be kind.") == f"Be kind.\n\n{PLAIN[protocol]}"
     assert "<system>Be kind." in prompt(system_instruction="Be kind.", **with_chat)
+
+
+DROPPING = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content | trim }} [/INST]"
+    "{% elif m.role == 'assistant' %} {{ m.content }}{% endif %}{% endfor %}"
+)
+REFUSING = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    + DROPPING
+)
+
+
+def as_lm_eval_applies_it(template: str) -> Callable[..., str]:
+    """lm-eval's own method, which renders without the system role where that is refused."""
+    tokenizer = tiny_tokenizer(False)
+    tokenizer.chat_template = template
+    lm = SimpleNamespace(tokenizer=tokenizer, chat_template_args={})
+    return partial(HFLM.apply_chat_template, lm)
+
+
+@pytest.mark.parametrize("template", [DROPPING, REFUSING])
+@pytest.mark.parametrize("multiturn", [True, False])
+def test_a_template_without_system_role_loses_no_words(
+    task: Callable[[str], PromptTask],
+    template: str,
+    multiturn: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    built, ruler = task("page"), task("ruler")
+    options: dict[str, Any] = {
+        "apply_chat_template": True,
+        "chat_template": as_lm_eval_applies_it(template),
+        "fewshot_as_multiturn": multiturn,
+    }
+    # Counted by hand: system message, blank line, the user's turn of `page`, trimmed.
+    asked = (
+        "Remember the numbers.\nOne magic number for tin is: 7.\n\n\n"
+        "What is the magic number for tin? \nThe magic number for tin is"
+    )
+    for _ in range(2):
+        built.build_all_requests(**options)
+        (request,) = built.instances
+        assert request.args[0] == f"[INST] Answer the question concisely.\n\n{asked} [/INST]"
+        assert request.doc[FOLDED] is True
+    assert built.dump_config()["metadata"][FOLDED] is True
+    assert [r.message for r in caplog.records if r.name.startswith("page_bench")] == [
+        "The chat template shows no system message, so that of one_row stands at the beginning of "
+        "the user's turn."
+    ]
+    built.build_all_requests(**options, system_instruction="Be kind.")
+    assert (
+        built.instances[0]
+        .args[0]
+        .startswith("[INST] Be kind.\n\nAnswer the question concisely.\n\nRemember")
+    )
+    ruler.build_all_requests(**options)
+    assert ruler.instances[0].doc[FOLDED] is False
+    assert FOLDED not in (ruler.dump_config().get("metadata") or {})
+    ruler.build_all_requests(**options, system_instruction="Be kind.")
+    assert ruler.instances[0].args[0].startswith("[INST] Be kind.\n\nRemember")
+
+
+@pytest.mark.parametrize(
+    ("template", "protocol", "reason"),
+    [
+        (DROPPING.replace("m.content | trim", "m.content[:40]"), "page", "leaves out the user t"),
+        (DROPPING.replace("assistant", "nobody"), "ruler", "refuses a part .continue_final_m"),
+        (REFUSING.replace("messages[0].role == 'system'", "true"), "ruler", "refuses a part .no "),
+    ],
+)
+def test_a_template_that_loses_other_words_is_refused(
+    task: Callable[[str], PromptTask], template: str, protocol: str, reason: str
+) -> None:
+    with pytest.raises(UsageError, match=f"^the chat template {reason}"):
+        task(protocol).build_all_requests(
+            apply_chat_template=True, chat_template=as_lm_eval_applies_it(template)
+        )
+
+
+def test_a_users_system_instruction_reaches_both_models(tmp_path: Path) -> None:
+    folder = str(save_tiny(tmp_path, "qwen3"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = REFUSING
+    tokenizer.save_pretrained(folder)
+    task = "page_quickstart_needle_word"
+    metadata = {"pretrained": folder, "prompt_tokens": 400}
+    manager = TaskManager(include_path=str(TASKS_FOLDER), include_defaults=False, metadata=metadata)
+    prompts = []
+    for model in ("hf", "page_hf"):
+        results: Any = simple_evaluate(
+            model=model,
+            model_args={"pretrained": folder, **({"gate": "closed"} if model != "hf" else {})},
+            tasks=[task],
+            task_manager=manager,
+            limit=1,
+            device="cpu",
+            apply_chat_template=True,
+            system_instruction="Be kind.",
+            bootstrap_iters=0,
+        )
+        assert results["configs"][task]["metadata"][FOLDED] is True
+        (sample,) = results["samples"][task]
+        prompts.append(sample["arguments"][0][0])
+        answer = sample["resps"][0][0]
+    assert prompts[0] == prompts[1]
+    assert prompts[0].startswith("[INST] Be kind.\n\n")
+    assert answer.trace.system_in_user_turn is True
 
 
 def test_the_protocol_is_read_from_the_metadata() -> None:

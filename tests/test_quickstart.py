@@ -210,14 +210,18 @@ def _trace() -> Trace:
 
 
 def evaluate(
-    model: LM, pretrained: str | None, task: str = "page_quickstart", limit: int | None = None
+    model: LM,
+    pretrained: str | None,
+    task: str = "page_quickstart",
+    limit: int | None = None,
+    **arguments: Any,
 ) -> Any:
     metadata = {} if pretrained is None else {"pretrained": pretrained}
     manager = TaskManager(
         include_path=str(Path(tasks.__file__).parent), include_defaults=False, metadata=metadata
     )
     return simple_evaluate(
-        model, tasks=[task], task_manager=manager, limit=limit, bootstrap_iters=0
+        model, tasks=[task], task_manager=manager, limit=limit, bootstrap_iters=0, **arguments
     )
 
 
@@ -278,3 +282,12 @@ def test_eviction_loses_the_number_and_the_gate_saves_it() -> None:
         "page_quickstart_needle_word": [(1.0, 0.12)] * 2,
         "page_quickstart_repeated_fact": [(1.0, 0.12)] * 2,
     }
+
+
+def test_a_system_instruction_stands_in_a_paragraph_of_its_own(tiny_folder: TinyFolder) -> None:
+    task, folder = "page_quickstart_needle_word", str(tiny_folder("qwen2"))
+    alone, instructed = Parrot("x", False), Parrot("x", False)
+    evaluate(alone, folder, task, limit=1)
+    evaluate(instructed, folder, task, limit=1, system_instruction="Be brief.")
+    assert alone.contexts[0].startswith("Read the text")
+    assert instructed.contexts == [f"Be brief.\n\n{alone.contexts[0]}"]

@@ -140,10 +140,10 @@ def test_csv_expands_estimates_and_disarms_formulas() -> None:
         ["vt", Estimate(np.nan, np.nan, np.nan, 0, "bootstrap"), float("nan"), True],
     ]
     lines = csv_text(Table("t", "t?", ["task", "ρ", "Δ", "z"], rows)).splitlines()
-    assert lines[0] == "task,ρ,ρ low,ρ high,ρ n,Δ,z"
+    assert lines[0] == "task,ρ,ρ low,ρ high,ρ n,ρ method,Δ,z"
     first = share(1, 10)
-    assert lines[1] == f"'=cmd(),0.1,{first.low!r},{first.high!r},10,-0.5,"
-    assert lines[2] == "vt,,,,0,,True"
+    assert lines[1] == f"'=cmd(),0.1,{first.low!r},{first.high!r},10,wilson,-0.5,"
+    assert lines[2] == "vt,,,,0,bootstrap,,True"
 
 
 def test_markdown_keeps_its_cells_and_shows_markup_as_text() -> None:

@@ -157,6 +157,19 @@ def test_the_partition_s_rows_are_its_statistics() -> None:
     assert (mk3["gate's call"], mk3["τ"]) == ("mostly closed", 0.09)
 
 
+def test_d_is_said_over_how_many_layers_it_is_taken() -> None:
+    drop = table(SECTIONS["drop"], "drop")
+    for row in rows(drop):
+        (layers,) = {
+            c.agreement.shape[1]
+            for c in GRID
+            if c.model == row["model"] and c.agreement is not None
+        }
+        assert row["layers per third"] == layers // 3
+        few = any(note.startswith(f"{row['model']}: D compares") for note in drop.notes)
+        assert few == (layers < 9)
+
+
 def test_harm_is_pooled_over_models_and_suites() -> None:
     found = rows(table(SECTIONS["harm"], "harm"))
     assert len(found) == 4 * len(TASKS) * len(BUDGETS)

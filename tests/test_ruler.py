@@ -61,7 +61,8 @@ def whole(task: str, index: int) -> Row:
 def write(path: Path, rows: Sequence[Row]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
-        datasets.Dataset.from_list(list(rows)).to_parquet(path)
+        with path.open("wb") as file:
+            datasets.Dataset.from_list(list(rows)).to_parquet(file)
     else:
         path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
     return path
@@ -401,7 +402,7 @@ def test_listing_tasks_imports_neither_torch_nor_loaders() -> None:
     code = (
         "import sys; from lm_eval.tasks import TaskManager\n"
         "names = TaskManager(include_path=sys.argv[1], include_defaults=False).all_tasks\n"
-        "heavy = {'torch', 'transformers', 'page_bench.tasks'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'page_bench.tasks.ruler'} & set(sys.modules)\n"
         "print(sum(name.startswith('page_ruler_') for name in names), heavy or 'light')"
     )
     command = [sys.executable, "-c", code, str(FOLDER)]
@@ -418,7 +419,7 @@ def test_the_answer_length_follows_the_protocol(copy: Path) -> None:
 
 def test_a_broken_copy_is_named(tmp_path: Path) -> None:
     (tmp_path / "4096.jsonl").write_text('{"context": ')
-    with pytest.raises(UsageError, match=r"4096.jsonl could not be read \(JSON parse error"):
+    with pytest.raises(UsageError, match=r"4096.jsonl could not be read \(line 1 is no JSON"):
         docs("vt", 4096, ruler_data=str(tmp_path / "4096.jsonl"))
     with pytest.raises(UsageError, match="ruler_data=7 is not a path"):
         docs("vt", 4096, ruler_data=7)
@@ -475,3 +476,28 @@ def test_no_argument_of_the_hf_model_is_taken_for_a_misspelt_key() -> None:
     known = {*inspect.signature(HFLM.__init__).parameters, *vars(GenerationConfig())}
     ours = {field.name for field in dataclasses.fields(config.PageConfig)}
     check_names(dict.fromkeys({*known, *ours, *vars(LlamaConfig()), "max_model_len", "seed"}))
+
+
+def test_each_row_of_a_task_has_its_own_answer_length(tmp_path: Path) -> None:
+    rows = [row("vt", i, 4096) | {"max_new_tokens": n} for i, n in enumerate((7, 30, 2))]
+    data = str(write(tmp_path / "4096.jsonl", rows))
+    (name,) = ["page_ruler_4k_vt"]
+    model, outcome = run([name], ruler_data=data)
+    assert [arguments["max_gen_toks"] for _, arguments in model.asked[name]] == [7, 30, 2]
+    # One length would be untrue of the others.
+    assert "max_gen_toks" not in outcome["configs"][name]["generation_kwargs"]
+    model = Constant()
+    simple_evaluate(
+        model,
+        tasks=[name],
+        task_manager=manager(ruler_data=data),
+        bootstrap_iters=0,
+        gen_kwargs={"max_gen_toks": 5},
+    )
+    assert [arguments["max_gen_toks"] for _, arguments in model.asked[name]] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("length", [0, -1, "30", None, 2.5])
+def test_an_answer_length_that_is_none_is_named(length: object) -> None:
+    with pytest.raises(UsageError, match="as its `max_new_tokens`, which must be a whole number"):
+        ruler.doc_of(row("vt", 0, 4096) | {"max_new_tokens": length}, "vt", 4096, "ruler")

@@ -533,15 +533,6 @@ def test_templates_that_are_gone_name_the_version_to_install(
         templates.load()
 
 
-def test_words_that_are_not_installed_name_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "wonderwords", None)
-    words.load.cache_clear()
-    with pytest.raises(UsageError, match="pip install wonderwords"):
-        words.load()
-
-
 def test_the_word_lists_hold_words_only() -> None:
     lists = words.load()
     assert all(re.fullmatch("[a-z]+(-[a-z]+)*", word) for word in lists.every)

@@ -65,7 +65,7 @@ def test_folders_are_read_with_all_below_them_and_nothing_twice(tmp_path: Path) 
     ("text", "reason"),
     [
         (line()[:-20], r"line 2 is not complete JSON .* delete the line or run again"),
-        ("\x00\x00\x00", "line 2 is not complete JSON"),
+        ("\x00\x00\x00", "line 2 holds a NUL, as UTF-16 does .*restore the file"),
         ("", "line 2 is not complete JSON"),
         ("[1, 2]", "line 2 is not a trace"),
         ('{"task": "vt"}', "line 2 is not a trace: it has no schema_version"),
@@ -125,7 +125,11 @@ def test_arms_differ_by_eviction_and_not_by_gate_or_outcome() -> None:
 def test_every_field_of_a_trace_has_its_place() -> None:
     """A new field has to be put into one of these sets, on purpose."""
     eviction = {f.name for f in dataclasses.fields(Arm)}
-    sample = {f.name for f in dataclasses.fields(Sample)} | {"truncated_tokens", "asked"}
+    sample = {f.name for f in dataclasses.fields(Sample)} | {
+        "truncated_tokens",
+        "asked",
+        "system_in_user_turn",
+    }
     decision = {"gate", "gate_args", "tau_variant", "tau", "gate_open", "z"}
     assert not eviction & sample
     assert eviction | sample <= {f.name for f in dataclasses.fields(Trace)}
@@ -139,8 +143,9 @@ OUTCOMES = {
     *("context_tokens", "kept_all_because", "kept_tokens", "kept_kv"),
     *("kv_bytes_full", "kv_bytes_kept", "kv_bytes_allocated"),
     *("prefill_s", "gate_s", "evict_s", "decode_s", "decode_rows", "new_tokens", "answer"),
-    *("score", "correct", "correct_paper", "mean_token_entropy", "repetition"),
-    *("log_likelihoods", "greedy"),
+    *("score", "correct", "correct_paper", "metric", "mean_token_entropy", "repetition"),
+    *("log_likelihoods", "greedy", "decode_rows_limit", "decode_rows_lowered"),
+    *("must_keep", "rotation_changed", "cut"),
     "schema_version",
 }
 

@@ -12,13 +12,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from page_bench import attention
-from page_bench.cache import entry_count, full_size
+from page_bench.cache import entry_count
 from page_bench.config import PageConfig
 from page_bench.decode import AnswerRequest
 from page_bench.engine import Engine
 from page_bench.errors import UsageError
 from page_bench.eviction import KeepPlan, evict, positions_to_keep
 from page_bench.evictors.base import Granularity
+from page_bench.keep_jobs import CacheSize
 from page_bench.prefill import forward, prefill
 from page_bench.prompt import Prompt
 from page_bench.signals import keynorm_disp
@@ -148,7 +149,7 @@ def test_eviction_leaves_sliding_layers_alone(model_type: str, length: int) -> N
                 for h, w in zip(heads, windows, strict=True)
             ]
             assert entry_count(cache) == sum(kept)
-            assert full_size(filled.cache, length)[0] == sum(full)
+            assert CacheSize.of(filled.cache, length).entries == sum(full)
 
 
 def test_a_window_in_every_layer_is_run_where_it_hides_nothing() -> None:

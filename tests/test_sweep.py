@@ -109,7 +109,7 @@ def contents(folder: Path) -> dict[str, Any]:
 def without_times(row: dict[str, Any]) -> dict[str, Any]:
     row = {k: v for k, v in row.items() if k not in (*_MEASURED, "date")}
     row.pop("total_evaluation_time_seconds", None)
-    if "mean_token_entropy" in row:
+    if row.get("mean_token_entropy") is not None:
         row["mean_token_entropy"] = Near(row["mean_token_entropy"])
     if "config" in row:
         row["config"]["page"].pop("store")

@@ -66,6 +66,7 @@ def test_the_plateau_is_the_longest_stretch_that_the_best_delta_s_interval_holds
     pairs = [pair("vt", i, i / 40, float(i >= 20), 1.0) for i in range(40)]
     found = sweep(Outcomes.of(pairs), [i / 40 for i in range(40)], tau=0.5)
     best = max(found.points, key=lambda p: p.delta.value)
+    assert found.plateau is not None
     low, high = found.plateau
     assert best.delta.value == 0.5
     assert found.best == best.tau
@@ -110,7 +111,8 @@ def test_budgets_are_pooled_by_input() -> None:
     once = sweep(COLUMNS, DROPS, tau=0.3)
     for point, single in zip(found.points, once.points, strict=True):
         assert point.delta == single.delta
-        assert (point.open.n, point.open.method) == (10, "bootstrap")
+        assert point.open == single.open
+        assert (point.open.n, point.open.method) == (5, "wilson")
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml")])

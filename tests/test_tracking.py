@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -35,6 +37,7 @@ from page_bench.summary import RunSummary
 from page_bench.trace import Answer, Trace, write_traces
 from page_bench.tracking import command as import_command
 from page_bench.tracking.importer import IMPORTED, MARKS
+from page_bench.tracking.logger import watched
 from page_bench.tracking.metrics import summary_of
 from page_bench.tracking.run import TrackedRun, attached
 from page_bench.tracking.samples import COLUMNS
@@ -153,11 +156,10 @@ def test_the_summary_is_what_the_traces_say(run: Run) -> None:
         "kept_kv": kept,
         "compression": 1 / kept,
         "harm": harm,
-        "score_per_kept_kv": correct / kept,
     }
     assert {name: summary[f"page/{name}"] for name in expected} == pytest.approx(expected)
-    # Both can be optimised: a sweep reads the summary, an early end of its arms the history.
-    assert run.logged.values["page/score_per_kept_kv"] == summary["page/score_per_kept_kv"]
+    # It can be optimised: a sweep reads the summary, an early end of its arms the history.
+    assert run.logged.values["page/correct"] == summary["page/correct"]
     for name, right in (("correct", correct), ("harm", harm)):
         ends = proportion_confint(round(right * PROMPTS), PROMPTS, method="wilson")
         found = summary[f"page/{name}_low"], summary[f"page/{name}_high"]
@@ -204,9 +206,10 @@ def test_a_sweeps_arm_is_logged_under_its_sweep_with_its_metric(
     assert found.config["page"]["budget"] == 0.5
     metrics = [yaml.safe_load(path.read_text())["metric"] for path in SWEEPS.glob("*.yaml")]
     assert metrics
-    for metric in metrics:
-        assert metric["goal"] == "maximize"
-        assert math.isfinite(found.summary[metric["name"]])
+    assert {(metric["name"], metric["goal"]) for metric in metrics} == {
+        ("page/correct", "maximize")
+    }
+    assert math.isfinite(found.summary["page/correct"])
     assert 0 < found.summary["page/harm"] < 1
 
 
@@ -248,7 +251,10 @@ def test_an_import_has_what_the_live_run_has(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert imported(run, tmp_path, "--group", "a-group") == 0
-    assert "2 of 2 runs uploaded to afterwards (offline)" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"2 of 2 runs written for afterwards (offline) to {tmp_path / 'wandb'}, 0 were" in told
+    assert f"Nothing has been sent: `wandb sync {tmp_path / 'wandb'}/offline-run-*` uploads" in told
+    assert "uploaded" not in told
     runs = {found.config["page"]["gate"]: found for found in logged_in(tmp_path)}
     found, live = runs["page"], run.logged
     assert found.run.run_group == "a-group"
@@ -271,7 +277,7 @@ def test_an_import_has_what_the_live_run_has(
 
     # The second time there is nothing to do.
     assert imported(run, tmp_path) == 0
-    assert "0 of 2 runs uploaded" in capsys.readouterr().out
+    assert "0 of 2 runs written for afterwards (offline), 2 were" in capsys.readouterr().out
     assert len(logged_in(tmp_path)) == 2
     # An offline run that was deleted is written again, under the same id.
     for path in tmp_path.glob("wandb/offline-run-*"):
@@ -280,6 +286,25 @@ def test_an_import_has_what_the_live_run_has(
     assert imported(run, tmp_path) == 0
     again = {found.config["page"]["gate"]: found for found in logged_in(tmp_path)}
     assert again["page"].run.run_id == found.run.run_id
+    for path in run.folder.rglob(MARKS):
+        path.unlink()
+
+
+def test_in_an_agents_environment_each_arm_is_a_run_of_its_own(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = tmp_path / "parameters.yaml"
+    parameters.write_text(yaml.safe_dump({"budget": {"value": 0.5}}))
+    agents = {"SWEEP_ID": "s1w2e3e4", "RUN_ID": "arm1", "SWEEP_PARAM_PATH": str(parameters)}
+    for name, value in agents.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    assert imported(run, tmp_path) == 0
+    found = logged_in(tmp_path)
+    assert len({one.run.run_id for one in found} - {"arm1"}) == len(found) == 2
+    assert {(one.run.sweep_id, one.run.project) for one in found} == {("", "afterwards")}
+    assert not ["budget" for one in found if "budget" in one.config]
+    assert {one.config["page"]["gate"] for one in found} == {"closed", "page"}
+    assert {name: os.environ[f"WANDB_{name}"] for name in agents} == agents
     for path in run.folder.rglob(MARKS):
         path.unlink()
 
@@ -293,7 +318,8 @@ def test_likelihoods_are_tracked_and_imported_alike(
     page = results_of(tmp_path / "out")["config"]["page"]
     assert not [warning for warning in page["warnings"] if "W&B" in warning]
     assert live.summary["page/n"] == PROMPTS // 2
-    assert "page/correct" not in live.summary  # the task scores what page_hf does not see
+    told = results_of(tmp_path / "out")["results"]["tracked_choice"]["acc,none"]
+    assert live.summary["page/correct"] == live.summary["page/score"] == pytest.approx(told)
     assert import_command.run([str(tmp_path / "out"), "--project", "test"]) == 0
     (found,) = [one for one in logged_in(tmp_path) if one.run.run_id != live.run.run_id]
     key = "tracked_choice_eval_results"
@@ -320,11 +346,15 @@ def test_summary_by_hand() -> None:
     assert found["page/kept_kv"] == 0.5
     assert found["page/compression"] == 2.0
     assert found["page/harm"] == 0.25  # the second alone
-    assert found["page/score_per_kept_kv"] == 1.0
     # Wilson for 2 of 4: (0.5 + z²/8 ± z·sqrt(1/16 + z²/64)) / (1 + z²/4), z = 1.96.
     assert found["page/correct_low"] == pytest.approx(0.15004, abs=1e-5)
     assert found["page/correct_high"] == pytest.approx(0.84996, abs=1e-5)
-    assert found["page/kept_kv_low"] < 0.5 < found["page/kept_kv_high"]
+    # Four samples leave the mean of what is no share without one.
+    assert not {"page/kept_kv_low", "page/kept_kv_high"} & {*found}
+    many = summary_of(
+        [dataclasses.replace(t, doc_id=i) for i, t in enumerate(traces() * 6)], [None] * 24
+    )
+    assert many["page/kept_kv_low"] < 0.5 < many["page/kept_kv_high"]
 
 
 def test_a_full_cache_keeps_everything_without_doubt() -> None:
@@ -340,7 +370,7 @@ def test_harm_is_absent_unless_the_full_cache_is_known_of_every_sample() -> None
 def test_what_no_task_scores_has_no_score() -> None:
     unscored = [stored("a", i, correct=None, score=None) for i in range(2)]
     found = summary_of(unscored, [None, None])
-    assert not {"page/score", "page/correct", "page/score_per_kept_kv"} & {*found}
+    assert not {"page/score", "page/correct"} & {*found}
     assert found["page/kept_kv"] == 0.25
 
 
@@ -348,7 +378,11 @@ def test_repeats_of_a_document_are_one_cluster() -> None:
     repeated = [stored("a", 0, repeat=i, correct=float(i)) for i in range(2)]
     found = summary_of([*repeated, stored("a", 1, correct=1.0)], [None] * 3)
     assert found["page/correct"] == 0.75  # of the documents' means, 1/2 and 1
-    assert found["page/correct_low"] == 0.5
+    assert "page/correct_low" not in found
+    alike = [stored("a", i, repeat=k, correct=float(i == 0)) for i in range(4) for k in range(2)]
+    found = summary_of(alike, [None] * 8)
+    ends = proportion_confint(1, 4, method="wilson")
+    assert (found["page/correct_low"], found["page/correct_high"]) == pytest.approx(ends)
 
 
 def finished(record: RunRecord, run_traces: list[Trace], calibration: str | None = None) -> Any:
@@ -403,7 +437,7 @@ def test_other_processes_open_no_run_of_their_own(
     from lm_eval.loggers import WandbLogger
 
     monkeypatch.setenv("RANK", "1")
-    opened = WandbLogger({"project": "test"}).run
+    opened = watched(WandbLogger)({"project": "test"}).run
     assert opened.disabled
     opened.finish()
     assert not logged_in(tmp_path)

@@ -371,7 +371,7 @@ def test_an_import_that_failed_is_made_again(
     assert "the table of samples (disk)" in told.err
     assert not list(results.rglob(MARKS))
     assert import_command.run(words) == 0
-    assert "1 of 1 runs uploaded" in capsys.readouterr().out
+    assert "1 of 1 runs written" in capsys.readouterr().out
     assert len(logged_in(tmp_path)[-1].table("page/samples")) == PROMPTS
 
 
@@ -407,7 +407,7 @@ def test_an_import_names_what_it_leaves_out(
     told = capsys.readouterr()
     for why in ("not page_hf", "no trace", "gone is gone", "no whole results", "has not finished"):
         assert why in told.err
-    assert "1 of 1 runs uploaded" in told.out
+    assert "1 of 1 runs written" in told.out
     # What stands beside the results is checked before anything is sent.
     trace = min(results.rglob("trace_*.jsonl"))
     lines = trace.read_text().splitlines(keepends=True)

@@ -375,6 +375,8 @@ def test_answers_in_mixed_precision_are_examined_in_mixed_precision(
 ) -> None:
     lm = page_lm(tiny_folder("llama"), mixed_precision_dtype="bfloat16")
     found = {name: check(Subject(lm, 400, 4, False)) for name, check in CHECKS.items()}
+    # The tiny Llama's rotation is the same at all lengths.
+    assert found.pop("changing_rotation").status == "skip"
     assert {verdict.status for verdict in found.values()} <= {"pass", "warn"}, found
     assert [*found["tied_scores"].figures] == ["float32, autocast bfloat16"]
 

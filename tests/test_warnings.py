@@ -58,6 +58,18 @@ def test_truncated_prompts_are_a_warning() -> None:
     )
 
 
+def test_answers_past_a_change_of_rotation_are_a_warning() -> None:
+    arms = [(True, None), (True, "gate closed"), (True, None), (False, None), (None, None)]
+    changed = [
+        stored("vt", i, rotation_changed=there, kept_all_because=why)
+        for i, (there, why) in enumerate(arms)
+    ]
+    found = warnings(changed)
+    assert "3 of 5 answers go on past the length at which this model's rotary" in found
+    assert "1 from a full cache follow it, as hf does, and 2 from an evicted cache keep" in found
+    assert "rotary" not in warnings(changed[3:])
+
+
 @pytest.mark.parametrize(
     ("verdicts", "expected"),
     [
@@ -129,9 +141,36 @@ def test_the_commit_is_that_of_page_bench_and_says_what_was_changed(
     provenance.commit.cache_clear()
 
 
+def test_a_warning_about_short_prompts_names_five_of_them_once_each() -> None:
+    traces = [stored("vt", i, must_keep=68, repeat=r) for i in range(7) for r in range(2)]
+    traces += [stored("qa", 0, must_keep=50.0), stored("qa", 1)]
+    assert (
+        "15 of 16 prompts are so short that evictor=snapkv kept more than budget=0.125 says, the "
+        "50 to 68 positions that it always keeps: vt 0, vt 1, vt 2, vt 3, vt 4 and 3 more."
+    ) in warnings(traces)
+    # A closed gate keeps all for another reason.
+    closed = [stored("vt", 0, gate="page", gate_open=False, kept_all_because="gate closed")]
+    assert "always keeps" not in warnings(closed)
+
+
 def test_a_budget_is_of_what_is_compressed() -> None:
     # Of a context of 40 tokens 36 stay whatever the budget; a long question changes nothing.
     traces = [stored("vt", 0, prompt_tokens=400, context_tokens=40)]
     assert "1 of 1 evicted prompts kept more than budget=0.25" in warnings(
         traces, budget=0.25, n_sink=4, recent=32
     )
+
+
+def test_prompts_of_which_nothing_was_evicted_are_not_counted_as_evicted() -> None:
+    """Three prompts open, of 20, 60 and 400 tokens, where 40 positions always stay."""
+    short = stored("vt", 0, prompt_tokens=20, kept_all_because="prompt too short", kept_kv=1.0)
+    traces = [short, *(stored("vt", i, prompt_tokens=n) for i, n in ((1, 60), (2, 400)))]
+    said = warnings(traces, budget=0.25, n_sink=4, recent=32)
+    assert (
+        "nothing was evicted of 1 of 3 prompts whose gate opened, which are too short: n_sink + "
+        "recent + 4 = 40 positions stay." in said
+    )
+    assert "1 of 2 evicted prompts kept more than budget=0.25" in said
+    alone = warnings([short], budget=0.25, n_sink=4, recent=32)
+    assert "nothing was evicted of 1 of 1 prompts" in alone
+    assert "evicted prompts kept more" not in alone

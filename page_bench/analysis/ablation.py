@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate, gap
+from page_bench.analysis.estimates import BOOTSTRAP, without_interval
+from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate
 from page_bench.analysis.outcomes import Outcomes
 from page_bench.analysis.pairs import Pair
 from page_bench.analysis.regate import is_task
@@ -43,8 +44,9 @@ class Contrast:
         n: inputs.
         capacity_mean: mean over the capacity-bound tasks.
         nearest_task, nearest_mean: the other task whose mean comes nearest to it, or farthest past.
-        margin: nearest_mean − capacity_mean, signed so that more than 0 is a separating τ; tasks
-            are resampled input by input, and n counts the inputs of all tasks.
+        margin: nearest_mean − capacity_mean, signed so that more than 0 is a separating τ. Which
+            task is nearest is chosen on these inputs, so that the interval reaches from the least
+            lower to the least upper end over all of them. n counts the inputs of all tasks.
         separates: whether the capacity-bound mean is strictly `below` or `above` all other tasks'
             means, or `no`; the side is free here. `–` without tasks of both kinds.
         auc_task: per-input AUC of capacity-bound tasks against the others.
@@ -121,7 +123,6 @@ class Ablation:
         self.pairs = pairs
         self._columns = Outcomes.of(pairs, metric)
         self.bootstrap = self._columns.bootstrap(draws, seed)
-        self._draws, self._seed = draws, seed
         tasks = [pair.sample.task for pair in pairs]
         self._tasks = np.array(tasks, dtype=np.str_)
         self._is_capacity = np.array([is_task(capacity_bound, task) for task in tasks], dtype=bool)
@@ -226,16 +227,19 @@ class Ablation:
         nearest = "" if missing else self._margin(read, side)[1]
         low = self._by_input(read, capacity)
         others = [self._by_input(read, self._tasks == task) for task in self._other_tasks()]
+        among = np.column_stack([capacity, self._tasks == nearest])
+        columns = np.column_stack([read, read])
+        capacity_mean, nearest_mean = self.bootstrap.means(columns, "free", among)
         auc = self._auc(sign * read, harmed)
         found: str = {"above": "below", "below": "above"}[side] if auc.value < 0.5 else side
         return Contrast(
             label=label,
             side=side,
             n=len(read),
-            capacity_mean=self._mean(read, capacity),
+            capacity_mean=capacity_mean,
             nearest_task=nearest,
-            nearest_mean=self._mean(read, self._tasks == nearest),
-            margin=gap(sign * low, [sign * own for own in others], self._draws, self._seed),
+            nearest_mean=nearest_mean,
+            margin=self._margin_of(sign * read),
             separates=_separates(low, others),
             auc_task=self._auc(sign * read, capacity),
             n_harmed=self.n_harmed,
@@ -266,13 +270,17 @@ class Ablation:
         nearest = min(means, key=means.__getitem__)
         return means[nearest] - sign * float(values[self._is_capacity].mean()), nearest
 
-    def _mean(self, values: NDArray[Any], among: NDArray[Any]) -> Estimate:
-        own = self._by_input(values, among)
-        return ClusterBootstrap(range(len(own)), self._draws, self._seed).mean(own)
+    def _margin_of(self, values: NDArray[Any]) -> Estimate:
+        """The same with its interval, of signed values."""
+        others = self._other_tasks()
+        if not others or not self._is_capacity.any() or np.isnan(values).any():
+            return without_interval(np.nan, self.bootstrap.n)
+        groups = [self._is_capacity, *(self._tasks == task for task in others)]
+        return least_difference(self.bootstrap, values, groups)
 
     def _auc(self, values: NDArray[Any], is_low: NDArray[Any]) -> Estimate:
         if np.isnan(values).any():
-            return Estimate(np.nan, np.nan, np.nan, len(values), "bootstrap")
+            return without_interval(np.nan, len(values))
         return self.bootstrap.auc(values, is_low)
 
     def _by_input(self, values: NDArray[Any], among: NDArray[Any]) -> NDArray[np.float64]:
@@ -281,6 +289,31 @@ class Ablation:
         for i in np.flatnonzero(among):
             by_input.setdefault(self._columns.clusters[i], []).append(float(values[i]))
         return np.array([np.mean(own) for own in by_input.values()], dtype=np.float64)
+
+
+def least_difference(
+    boot: ClusterBootstrap, values: NDArray[Any], groups: Sequence[NDArray[np.bool_]]
+) -> Estimate:
+    """Least mean of all groups but the first, minus the first's.
+
+    Args:
+        boot: resamples of the values.
+        values: `[n]`.
+        groups: bool `[n]` each, which values are in it.
+
+    Returns:
+        An estimate whose n is the number of all clusters. Its interval reaches from the least
+        lower to the least upper end of the differences: resampling their minimum would come out
+        too low where several are alike.
+    """
+    draws = boot.parts(np.column_stack([values] * len(groups)), np.column_stack(groups))
+    each = draws.map(lambda means: means[:, 1:] - means[:, :1]).estimates()
+    value = min(one.value for one in each)
+    if not all(one.has_interval for one in each):
+        return without_interval(value, boot.n)
+    return Estimate(
+        value, min(one.low for one in each), min(one.high for one in each), boot.n, BOOTSTRAP
+    )
 
 
 def _separates(low: NDArray[Any], others: Sequence[NDArray[Any]]) -> str:

@@ -163,7 +163,7 @@ def _is_whole(row: dict[str, Any], fields: dict[str, Any], optional: Iterable[st
 
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json_text.parse(line, nan=True, twice=True)
+        row = json_text.parse(line, nan=True, twice=True, halves=None)
     except ValueError:
         return None
     return row if isinstance(row, dict) else None

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from page_bench.analysis.cells import Cell
+from page_bench.analysis.estimates import Kind, inverse, kept_kind
 from page_bench.analysis.intervals import Estimate
 from page_bench.analysis.resampling import Resampling, blocks, columns, masks
 
@@ -79,12 +80,12 @@ def achieved(cell: Cell, resampling: Resampling | None = None) -> list[Achieved]
     budgets = np.unique(rows["budget"].to_numpy())
     parts = [*(rows["budget"] == budget for budget in budgets), np.ones(len(rows))]
     kept = [rows["plain_kept"]] * len(parts) + [rows["gated_kept"]] * len(parts)
-    draws = boot.parts(columns(kept), masks([*parts, *parts]))
-    inverse = draws.map(lambda means: 1 / means[:, len(parts) :]).estimates()
-    found = blocks(draws.estimates(), 2)
+    kinds: list[Kind] = ["fixed", kept_kind(cell.gate)]
+    every = [kind for kind in kinds for _ in parts]
+    found = boot.means(columns(kept), every, masks([*parts, *parts]))
     return [
-        Achieved(None if budget is None else float(budget), *estimates)
-        for budget, *estimates in zip([*budgets, None], *found, inverse, strict=True)
+        Achieved(None if budget is None else float(budget), plain, gated, inverse(gated))
+        for budget, plain, gated in zip([*budgets, None], *blocks(found, 2), strict=True)
     ]
 
 
@@ -110,7 +111,11 @@ def decay(
     opened = rows["open"].to_numpy(dtype=bool)
     own = [(rows["cell"].to_numpy() == number) & at for number in range(len(cells))]
     values = [opened] * len(cells) + [rows["plain_kept"]] * len(cells)
-    draws = boot.parts(columns(values), masks([*own, *(part & opened for part in own)]))
+    among = masks([*own, *(part & opened for part in own)])
+    kinds: list[Kind] = ["share", "fixed"]
+    every = [kind for kind in kinds for _ in cells]
+    draws = boot.parts(columns(values), among, every)
+    carried = draws.n[: len(cells)].min()
 
     def compress(means: NDArray[np.float64]) -> NDArray[np.float64]:
         open_rate, kept_open = np.hsplit(means, 2)
@@ -119,7 +124,10 @@ def decay(
         by_batch = [static_compression(open_rate, kept, batch).mean(1) for batch in batches]
         return np.column_stack([open_rate.mean(1), kept_open.mean(1), *by_batch])
 
+    means = draws.map(compress, [carried, draws.n[len(cells) :].min(), *[carried] * len(batches)])
     rate, kept_open, *compression = (
-        dataclasses.replace(estimate, n=boot.n) for estimate in draws.map(compress).estimates()
+        dataclasses.replace(estimate, n=boot.n) for estimate in means.estimates()
     )
+    if len(cells) == 1:
+        rate, kept_open = draws.estimates()
     return Decay(budget, rate, kept_open, dict(zip(batches, compression, strict=True)), len(cells))

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from page_bench.analysis.cells import Cell
+from page_bench.analysis.estimates import Kind, kept_kind
 from page_bench.analysis.intervals import Estimate
-from page_bench.analysis.resampling import Resampling, blocks, columns, masks, means, open_rates
+from page_bench.analysis.resampling import Resampling, blocks, columns, masks
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,15 @@ def budgets_of(
     boot = (resampling or Resampling()).of(rows)
     budgets = np.unique(rows["budget"].to_numpy())
     at = masks([rows["budget"] == budget for budget in budgets])
-    names = ["plain_kept", "gated_kept", "plain", "gated", "full"]
+    names = ["open", "plain_kept", "gated_kept", "plain", "gated", "full"]
     values = [*(rows[name] for name in names), rows["gated"] - rows["plain"]]
-    found = means(
-        rows,
-        boot,
+    kinds: list[Kind] = ["share", "fixed", kept_kind(cell.gate), "share", "share", "share"]
+    found = boot.means(
         columns([value for value in values for _ in budgets]),
+        [kind for kind in [*kinds, "change"] for _ in budgets],
         np.tile(at, len(values)),
-        differences=len(budgets),
     )
     return [
         Budget(task, float(budget), *own)
-        for budget, *own in zip(
-            budgets, open_rates(rows, boot, at), *blocks(found, len(values)), strict=True
-        )
+        for budget, *own in zip(budgets, *blocks(found, len(values)), strict=True)
     ]

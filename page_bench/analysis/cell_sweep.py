@@ -31,7 +31,6 @@ def sweep_cell(
     is_capacity_bound: Callable[[str], bool],
     draws: int = DRAWS,
     seed: int = SEED,
-    stratified: bool = True,
 ) -> Sweep:
     """Let the gate of a cell decide at every τ, over all budgets below 1.
 
@@ -39,7 +38,6 @@ def sweep_cell(
         cell: one of `compares_drop`.
         is_capacity_bound: whether a task is to stay closed.
         draws, seed: of the bootstrap over documents.
-        stratified: whether they are resampled task by task.
 
     Returns:
         A sweep of `POINTS` τ at most, evenly thinned. D opens an input at all budgets or at none,
@@ -55,7 +53,6 @@ def sweep_cell(
         taus=grid(values, POINTS - 1),
         draws=draws,
         seed=seed,
-        stratified=stratified,
     )
     frame = inputs(cell)
     drops = frame["drop"].to_numpy(dtype=np.float64)

@@ -12,6 +12,7 @@ from page_bench.analysis import report, tau_sweep
 from page_bench.analysis.ablation import Ablation
 from page_bench.analysis.arguments import check_mode, gate_options, parser, tau_of
 from page_bench.analysis.kappa import Margins, margins
+from page_bench.analysis.left_out import with_metric
 from page_bench.analysis.outcomes import Outcomes, Row, summarise
 from page_bench.analysis.pairs import Family, Pair, families, pair_runs
 from page_bench.analysis.regate import decide, find_decision, is_task, pilot_of
@@ -57,6 +58,8 @@ def run(argv: Sequence[str]) -> int:
     gate = make_gate(args.gate, gate_options(args.gate_args))
     path = None if args.figure is None else tau_sweep.figure_path(args.figure)
     arms, notes = pair_runs(read_runs(args.runs))
+    arms, left_out = with_metric(arms, args.metric)
+    notes += left_out
     found = families(arms)
     tasks = {pair.sample.task for own in arms.values() for pair in own}
     if args.capacity_bound is not None:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.intervals import Estimate
-from page_bench.analysis.resampling import Resampling, columns, masks, of_tasks, open_rates
+from page_bench.analysis.resampling import Resampling, columns, masks, of_tasks
 
 Q = 0.05
 """Share of false discoveries that Benjamini and Hochberg's procedure allows, the paper's."""
@@ -27,7 +26,7 @@ class Delta:
         task: its name; None for the cell.
         budgets: over which it is taken.
         delta: its n is the number of inputs.
-        p: two-sided, of no difference, see `p_value`.
+        p: two-sided, of no difference, see `estimates.p_of_no_difference`.
         open: share of inputs for which the gate opens.
         all_open: whether it opens on every row, so that gated and plain are the same answers.
     """
@@ -94,25 +93,23 @@ def parts_of(
     own_tasks = cell.tasks
     among = masks([np.ones(len(rows)), ~capacity, *(task == name for name in own_tasks)])
     difference = (rows["gated"] - rows["plain"]).to_numpy()
-    draws = boot.parts(np.repeat(difference[:, None], among.shape[1], axis=1), among)
     opened = rows["open"].to_numpy(dtype=bool)
+    differences, opens = (columns([own] * among.shape[1]) for own in (difference, opened))
+    deltas = boot.means(differences, "change", among)
+    rates = boot.means(opens, "share", among)
+    p_values = boot.p_values(differences, among)
     names = [None, None, *own_tasks]
     found = [
         Delta(
             task=name,
             budgets=tuple(np.unique(rows["budget"].to_numpy()[part]).tolist()),
             delta=estimate,
-            p=p_value(drawn),
+            p=p,
             open=rate,
             all_open=bool(opened[part].all()),
         )
-        for name, estimate, drawn, rate, part in zip(
-            names,
-            draws.estimates(),
-            draws.drawn.T,
-            open_rates(rows, boot, among),
-            among.T,
-            strict=True,
+        for name, estimate, p, rate, part in zip(
+            names, deltas, p_values, rates, among.T, strict=True
         )
         if part.any()
     ]
@@ -125,8 +122,9 @@ def grand(cells: Sequence[Cell], resampling: Resampling | None = None) -> Grand:
     rows, boot = (resampling or Resampling()).over(cells)
     difference = (rows["gated"] - rows["plain"]).to_numpy()
     among = masks([rows["cell"] == number for number in range(len(cells))])
-    draws = boot.parts(columns([difference] * len(cells)), among)
-    (estimate,) = draws.map(lambda deltas: deltas.mean(1, keepdims=True)).estimates()
+    draws = boot.parts(columns([difference] * len(cells)), among, "change")
+    mean = draws if len(cells) == 1 else draws.map(lambda deltas: deltas.mean(1, keepdims=True))
+    (estimate,) = mean.estimates()
     zero = int((np.abs(draws.value) < _ZERO).sum())
     return Grand(
         delta=dataclasses.replace(estimate, n=boot.n),
@@ -141,17 +139,6 @@ def without(cell: Cell, is_left_out: Callable[[str], bool]) -> Cell | None:
     kept = cell.rows[~of_tasks(cell.rows, is_left_out)]
     rest = dataclasses.replace(cell, rows=kept, agreement=None)
     return rest if (rest.rows["budget"] < 1).any() else None
-
-
-def p_value(drawn: NDArray[np.float64]) -> float:
-    """Two-sided p of no difference: twice (k + 1) / (draws + 1), at most 1.
-
-    Args:
-        drawn: `[draws]`, the difference in each resample; k counts those on or beyond 0, on the
-            side where fewer are.
-    """
-    beyond = min(int((drawn < _ZERO).sum()), int((drawn > -_ZERO).sum()))
-    return min(1.0, 2 * (beyond + 1) / (len(drawn) + 1))
 
 
 def survivors(p_values: Sequence[float], q: float = Q) -> list[bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
@@ -15,43 +14,31 @@ _REMEMBERED = 20_000_000
 """Counts of one bootstrap, two bytes each, that are kept for the next one of the same inputs."""
 
 
-def drawn_counts(
-    n: int, ends: tuple[int, ...] | None, draws: int, seed: int
-) -> Iterable[NDArray[np.uint16]]:
+def drawn_counts(n: int, draws: int, seed: int) -> Iterable[NDArray[np.uint16]]:
     """How often each of n clusters is drawn: chunks of `[draws, clusters]`.
 
     Args:
         n: clusters.
-        ends: of the strata, ascending, the last one n; None for a single one.
         draws, seed: of the resamples.
     """
-    wanted = n, ends, draws, seed
-    return [_remembered(*wanted)] if n * draws <= _REMEMBERED else _drawn(*wanted)
+    return [_remembered(n, draws, seed)] if n * draws <= _REMEMBERED else _drawn(n, draws, seed)
 
 
 @lru_cache(maxsize=4)
-def _remembered(n: int, ends: tuple[int, ...] | None, draws: int, seed: int) -> NDArray[np.uint16]:
+def _remembered(n: int, draws: int, seed: int) -> NDArray[np.uint16]:
     """All in one; many statistics of a report are of the same inputs."""
-    found = list(_drawn(n, ends, draws, seed))
+    found = list(_drawn(n, draws, seed))
     return np.concatenate(found) if found else np.empty((0, n), dtype=np.uint16)
 
 
-def _drawn(
-    n: int, ends: tuple[int, ...] | None, draws: int, seed: int
-) -> Iterator[NDArray[np.uint16]]:
+def _drawn(n: int, draws: int, seed: int) -> Iterator[NDArray[np.uint16]]:
     """See `drawn_counts`."""
     generator = np.random.default_rng(seed)
-    even = np.full(n, 1 / n)
     chunk = max(1, CHUNK // n)
     for start in range(0, draws, chunk):
         size = min(chunk, draws - start)
-        if ends is None:
-            yield generator.multinomial(n, even, size).astype(np.uint16)
-            continue
         # Indices are several times faster to draw than counts.
-        drawn = np.empty((size, n), dtype=np.int64)
-        for first, end in itertools.pairwise([0, *ends]):
-            drawn[:, first:end] = generator.integers(first, end, size=(size, end - first))
+        drawn = generator.integers(0, n, size=(size, n))
         drawn += np.arange(size)[:, None] * n
         counts = np.bincount(drawn.ravel(), minlength=size * n)
         yield counts.reshape(size, n).astype(np.uint16)

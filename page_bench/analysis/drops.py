@@ -33,7 +33,6 @@ def separations(
     is_capacity_bound: Callable[[str], bool],
     draws: int = DRAWS,
     seed: int = SEED,
-    stratified: bool = True,
 ) -> list[Separation]:
     """AUC of D for capacity-bound tasks and for harmed inputs, each against all others.
 
@@ -41,7 +40,6 @@ def separations(
         cell: one evictor.
         is_capacity_bound: whether a task is to stay closed.
         draws, seed: of the bootstrap over documents.
-        stratified: whether they are resampled task by task.
 
     Returns:
         By task, by harm at the smallest budget, and by harm at any budget below 1.
@@ -58,8 +56,7 @@ def separations(
         "harmed at some budget": worst < full,
     }
     kept = frame[known]
-    strata = list(kept["task"]) if stratified else None
-    boot = ClusterBootstrap(list(kept["unit"]), draws, seed, strata=strata)
+    boot = ClusterBootstrap(list(kept["unit"]), draws, seed)
     found = []
     for name, flags in classes.items():
         low = flags[known].astype(bool)

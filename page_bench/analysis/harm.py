@@ -6,9 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from page_bench.analysis.cells import Cell
+from page_bench.analysis.estimates import inverse
 from page_bench.analysis.intervals import DRAWS, SEED, Estimate
 from page_bench.analysis.pools import rate, units
 
@@ -43,12 +42,7 @@ class Harm:
 
         Its n is the number of inputs that eviction harms; NaN where it harms none.
         """
-        with np.errstate(divide="ignore"):
-            value, high, low = (
-                float(1 / np.float64(end))
-                for end in (self.left.value, self.left.low, self.left.high)
-            )
-        return Estimate(value, low, high, self.left.n, self.left.method)
+        return inverse(self.left)
 
 
 def harms(cells: Sequence[Cell], draws: int = DRAWS, seed: int = SEED) -> list[Harm]:

@@ -61,7 +61,7 @@ def margins(ablation: Ablation) -> Margins | None:
         highest=float(max(np.nanmax(kappa, initial=-np.inf) for kappa in kappas)),
         lowest_required=min(required),
         highest_required=max(required),
-        reached=ablation.bootstrap.mean(reached),
+        reached=ablation.bootstrap.mean(reached, "share"),
         contrast=ablation.contrast("κ (median)", medians, "above"),
     )
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.intervals import DRAWS, SEED, Estimate
-from page_bench.analysis.pools import inputs, mean
+from page_bench.analysis.pools import inputs, means
 from page_bench.profile import DropOptions, drop_of
 
 STRICT = DropOptions(late_bin="strict")
@@ -90,20 +90,22 @@ def _profile(
     drops = np.array([drop_of(row) for row in agreement])
     strict = np.array([drop_of(row, STRICT) for row in agreement])
 
-    def over_inputs(values: NDArray[np.float64]) -> Estimate:
-        return mean(values, clusters, draws, seed)
-
+    bins = (agreement[:, :end], agreement[:, start:], agreement[:, strict_start:])
+    shares = np.column_stack([agreement, *(own.mean(1) for own in bins)])
+    *layers, early, late, strict_late = means(shares, clusters, draws, seed, "share")
+    both = np.column_stack([drops, strict])
+    drop, strict_drop = means(both, clusters, draws, seed, "change")
     gaps = np.abs(drops - recorded)
     known = gaps[~np.isnan(gaps)]
     return TaskProfile(
         task=task,
         n=len(agreement),
-        layers=tuple(over_inputs(layer) for layer in agreement.T),
-        early=over_inputs(agreement[:, :end].mean(1)),
-        late=over_inputs(agreement[:, start:].mean(1)),
-        strict_late=over_inputs(agreement[:, strict_start:].mean(1)),
-        drop=over_inputs(drops),
-        strict_drop=over_inputs(strict),
+        layers=tuple(layers),
+        early=early,
+        late=late,
+        strict_late=strict_late,
+        drop=drop,
+        strict_drop=strict_drop,
         apart=int((known > TOLERANCE).sum()),
         largest=float(known.max()) if len(known) else float("nan"),
         flipped=None if tau is None else int(((drops >= tau) != (strict >= tau)).sum()),

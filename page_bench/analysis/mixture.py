@@ -59,10 +59,13 @@ def mixture(
     own = [rows["cell"].to_numpy() == number for number in range(len(cells))]
     among = masks([part & kind for kind in (capacity, ~capacity) for part in own])
     difference = (rows["gated"] - rows["plain"]).to_numpy()
-    draws = boot.parts(columns([difference] * among.shape[1]), among)
+    draws = boot.parts(columns([difference] * among.shape[1]), among, "change")
     inputs = draws.n.reshape(2, -1)
     line = draws.map(lambda deltas: deltas.reshape(len(deltas), 2, -1).mean(2))
     *deltas, slope = line.map(lambda ends: _line(ends, shares)).estimates()
+    if len(cells) == 1:
+        ends = dict(zip((1.0, 0.0), draws.estimates(), strict=True))
+        deltas = [ends.get(f, delta) for f, delta in zip(shares, deltas, strict=True)]
     return Mixture(
         shares=tuple(shares),
         deltas=tuple(dataclasses.replace(delta, n=boot.n) for delta in deltas),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from page_bench.analysis.estimates import FEW
 from page_bench.analysis.outcomes import Row
 from page_bench.analysis.pairs import Family
 from page_bench.analysis.regate import LIVE_METRIC, OWN_PILOT
@@ -80,6 +81,8 @@ def extremes(label: str, rows: Mapping[Budget, Sequence[Row]]) -> list[str]:
 
 def plateau_notes(sweep: Sweep) -> list[str]:
     """What the plateaus are, and what they hide."""
+    if sweep.plateau is None:
+        return [*_around_notes(sweep), f"no plateau: the best Δ has no interval ({FEW})."]
     low, high = sweep.plateau
     inside = [point for point in sweep.points if within(point.tau, sweep.plateau)]
     opens = [point.open.value for point in inside]
@@ -93,6 +96,11 @@ def plateau_notes(sweep: Sweep) -> list[str]:
             "the plateau reaches a gate that never opens: Δ alone rewards the full cache, so read "
             "it with kept KV and the false rates."
         )
+    return [*notes, *_around_notes(sweep)]
+
+
+def _around_notes(sweep: Sweep) -> list[str]:
+    """The paper's plateau around τ, or why there is none."""
     first = sweep.points[0]
     empty = [
         name
@@ -100,16 +108,13 @@ def plateau_notes(sweep: Sweep) -> list[str]:
         if rate.n == 0
     ]
     if empty:
-        notes.append(
-            f"no input can be a false {' or '.join(empty)}, so nothing can be said of the {AROUND}."
-        )
-    elif sweep.around is None:
-        notes.append(f"τ={sweep.tau:.4f} lies on no plateau in the sense of the {AROUND}.")
-    else:
-        classes = "by task" if first.by_task else "by outcome, not by task"
-        ends = f"[{sweep.around[0]:.4f}, {sweep.around[1]:.4f}]"
-        notes.append(f"around τ {ends}: the {AROUND}; classes here are {classes}.")
-    return notes
+        said = " or ".join(empty)
+        return [f"no input can be a false {said}, so nothing can be said of the {AROUND}."]
+    if sweep.around is None:
+        return [f"τ={sweep.tau:.4f} lies on no plateau in the sense of the {AROUND}."]
+    classes = "by task" if first.by_task else "by outcome, not by task"
+    ends = f"[{sweep.around[0]:.4f}, {sweep.around[1]:.4f}]"
+    return [f"around τ {ends}: the {AROUND}; classes here are {classes}."]
 
 
 def k_notes(label: str, points: Sequence[tuple[int, Threshold | None, Row]]) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page_bench.analysis.cells import Cell
+from page_bench.analysis.estimates import Kind
 from page_bench.analysis.intervals import Estimate
 from page_bench.analysis.resampling import Resampling, columns, masks, of_tasks
 
@@ -27,7 +28,8 @@ class Oracle:
         plain, oracle: mean of the metric without gate and under the input oracle; n inputs.
         headroom: oracle − plain.
         delta: gated − plain.
-        recovery: delta / headroom, at most 1; NaN where there is no headroom.
+        recovery: delta / headroom, at most 1; NaN where there is no headroom. Inputs with headroom
+            carry it.
         from_capacity: share of `delta` that the capacity-bound tasks bring; NaN where `delta` is 0.
         task_delta: task oracle − plain.
         task_gap: gated − task oracle; above 0 only where decisions differ within a task.
@@ -69,11 +71,14 @@ def oracle_of(
     # Differences are taken input by input, so that what is 0 stays exactly 0.
     means = [plain, best, best - plain, gain, by_label - plain, gated - by_label]
     means += [np.where(capacity, gain, 0.0)]
+    kinds: list[Kind] = ["share", "share", "share", "change", "change", "change", "change"]
     among = masks([everything] * len(means) + [task == name for name in cell.tasks])
     headrooms = [best - plain] * len(cell.tasks)
-    draws = boot.parts(columns([*means, *headrooms]), among)
+    kinds += ["share"] * len(cell.tasks)
+    draws = boot.parts(columns([*means, *headrooms]), among, kinds)
     estimates = draws.estimates()
-    recovered, from_capacity = draws.map(_ratios).estimates()
+    carried = [boot.carrying(best - plain), boot.carrying(gain)]
+    recovered, from_capacity = draws.map(_ratios, carried).estimates()
     return Oracle(
         plain=estimates[0],
         oracle=estimates[1],
@@ -110,6 +115,9 @@ def recovery(cells: Sequence[Cell], resampling: Resampling | None = None) -> Rec
     own = [rows["cell"].to_numpy() == number for number in range(len(cells))]
     values = [gated - plain] * len(cells) + [np.maximum(plain, full) - plain] * len(cells)
     draws = boot.parts(columns(values), masks([*own, *own]))
+    with_headroom = [boot.carrying(np.where(part, values[-1], 0.0)) for part in own]
+    # A cell without any takes no part.
+    carried = min(filter(None, with_headroom), default=0)
 
     def recover(means: NDArray[np.float64]) -> NDArray[np.float64]:
         delta, headroom = np.hsplit(means, 2)
@@ -119,7 +127,8 @@ def recovery(cells: Sequence[Cell], resampling: Resampling | None = None) -> Rec
         return np.column_stack([mean, _ratio(delta.sum(1), headroom.sum(1))])
 
     mean, of_means = (
-        dataclasses.replace(estimate, n=boot.n) for estimate in draws.map(recover).estimates()
+        dataclasses.replace(estimate, n=boot.n)
+        for estimate in draws.map(recover, carried).estimates()
     )
     return Recovery(int((draws.value[len(cells) :] > _ZERO).sum()), mean, of_means)
 

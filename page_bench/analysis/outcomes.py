@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.costs import seconds_of
-from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate, share
+from page_bench.analysis.estimates import kept_kind
+from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate
 from page_bench.analysis.pairs import Pair
 from page_bench.errors import UsageError
 from page_bench.gating.gate import Gate
@@ -85,17 +86,8 @@ class Outcomes:
         """Where eviction costs something: right with the full cache and wrong without."""
         return self.plain < self.full
 
-    @property
-    def independent(self) -> bool:
-        """Whether each pair is a cluster of its own, so that shares have Wilson intervals."""
-        return len(set(self.clusters)) == len(self.clusters)
-
-    def bootstrap(
-        self, draws: int = DRAWS, seed: int = SEED, stratified: bool = False
-    ) -> ClusterBootstrap:
-        """Resamples of the clusters, task by task if stratified."""
-        if stratified:
-            return ClusterBootstrap(self.clusters, draws, seed, strata=self.tasks.tolist())
+    def bootstrap(self, draws: int = DRAWS, seed: int = SEED) -> ClusterBootstrap:
+        """Resamples of the clusters."""
         return ClusterBootstrap(self.clusters, draws, seed)
 
 
@@ -175,22 +167,6 @@ def metric_of(trace: Trace, metric: str) -> float:
     return value
 
 
-def rates(
-    flags: NDArray[np.bool_], among: NDArray[np.bool_], columns: Outcomes, boot: ClusterBootstrap
-) -> list[Estimate]:
-    """Per column of flags, the share that is set among some of the rows.
-
-    Args:
-        flags: `[n, k]`.
-        among: `[n]`.
-        columns, boot: of the same n rows; where they share clusters, intervals are bootstrapped.
-    """
-    if not columns.independent:
-        return boot.ratios(flags & among[:, None], among)
-    n = int(among.sum())
-    return [share(int(count), n) for count in (flags & among[:, None]).sum(0)]
-
-
 def _row(
     task: str,
     pairs: Sequence[Pair],
@@ -207,16 +183,19 @@ def _row(
     others = [name for name in METRICS if name != metric and _all_have(pairs, name)]
     under_gate = [_gated(Outcomes.of(pairs, name), opened) for name in others]
     scores = np.stack([gated, columns.plain, columns.full, *under_gate], -1)
-    means = _means(scores, columns, boot)
+    means = boot.means(scores, "share")
     took = [
         np.nan if gate is None else seconds_of(pair, bool(plain), gate)
         for pair, plain in zip(pairs, opened, strict=True)
     ]
-    delta, kept_kv, seconds = boot.means(np.stack([gated - columns.plain, kept, took], -1))
+    rest = np.stack([gated - columns.plain, kept, took], -1)
+    delta, kept_kv, seconds = boot.means(
+        rest, ["change", kept_kind(gate.name if gate else ""), "free"]
+    )
     flags = np.stack(
         [opened, opened & columns.evicted, opened & columns.harmed, columns.harmed], -1
     )
-    opens, evicted, harm, plain_harm = rates(flags, np.ones_like(opened), columns, boot)
+    opens, evicted, harm, plain_harm = boot.ratios(flags, np.ones_like(opened))
     return Row(
         task=task,
         n=len(opened),
@@ -233,17 +212,6 @@ def _row(
         harm=harm,
         plain_harm=plain_harm,
     )
-
-
-def _means(
-    values: NDArray[np.float64], columns: Outcomes, boot: ClusterBootstrap
-) -> list[Estimate]:
-    """Means of columns; those of independent zeros and ones are shares."""
-    found = boot.means(values)
-    for i, column in enumerate(values.T):
-        if columns.independent and set(column.tolist()) <= {0.0, 1.0}:
-            found[i] = share(int(column.sum()), len(column))
-    return found
 
 
 def _gated(columns: Outcomes, opened: NDArray[np.bool_]) -> NDArray[np.float64]:

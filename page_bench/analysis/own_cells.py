@@ -17,6 +17,7 @@ from page_bench.analysis.arm_names import ArmNames
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.costs import cost_columns
 from page_bench.analysis.gate_choice import Choice
+from page_bench.analysis.left_out import with_metric
 from page_bench.analysis.outcomes import METRICS, metric_of
 from page_bench.analysis.pairs import Family, Pair, families, pair_runs
 from page_bench.analysis.regate import Tau, decide, find_decision
@@ -65,10 +66,12 @@ def cells_of(
         Cells, those with more rows first, and sentences on what does not fit.
 
     Raises:
-        UsageError: see `pair_runs` and `regate.find_decision`, or a metric that was not recorded.
+        UsageError: see `pair_runs` and `regate.find_decision`, or a metric that no record has.
     """
     arms, notes = pair_runs(records)
     notes += _chosen_by_gates(records, arms)
+    arms, left_out = with_metric(arms, choice.metric or METRICS[0])
+    notes += left_out
     decisions = {} if choice.is_given else decisions_of(records)
     names = ArmNames(arms)
     cells, anew = [], 0
@@ -132,6 +135,16 @@ def _whole_grids(
     if len(whole) == len(budgets):
         return (list(pairs), list(opened)), []
     said = f"{len(budgets) - len(whole)} of {len(budgets)} inputs lack some of its budgets"
+    prompts = Counter((sample.task, sample.doc_id, sample.repeat) for sample in budgets)
+    if not whole and len(prompts) < len(budgets):
+        several = next(
+            sample for sample in sorted(budgets) if prompts[dataclasses.astuple(sample)[:3]] > 1
+        )
+        raise UsageError(
+            f"no input has the same prompt at all budgets: {several} has several, as where a "
+            f"chat template prints the time; report the budgets apart, or run them again in one "
+            f"page-bench sweep."
+        )
     if not whole:
         return (list(pairs), list(opened)), [f"{said}, so that these are of different inputs."]
     kept = [i for i, (_, pair) in enumerate(pairs) if pair.sample in whole]

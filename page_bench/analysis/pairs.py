@@ -18,6 +18,13 @@ DROP_TOLERANCE = 1e-4
 """Two runs whose D of one input differ by more have not seen the same."""
 
 
+_NAMED = 5
+"""Documents that a sentence names, at most."""
+_NOT_COMPARED = (
+    "answers to different prompts are not compared, and each counts as an input of its own."
+)
+
+
 @dataclass(frozen=True)
 class Pair:
     """One input of one arm: its answer under eviction and its answer from the full cache.
@@ -122,8 +129,9 @@ def pair_runs(records: Iterable[Record]) -> tuple[dict[Arm, list[Pair]], list[st
             pairs[arm].append(Pair(sample, best, _best(alike, "closed", arm)))
         elif others:
             unlike.append(_asked_otherwise(best, others[0].trace))
+    differing = prompts_that_differ((one.trace, one.where) for one in seen.values())
     if not pairs:
-        raise UsageError(_why_no_pair(plain.keys(), full.keys(), unlike))
+        raise UsageError(_why_no_pair(plain.keys(), full.keys(), unlike, differing))
     paired = {(_model(arm), pair.sample) for arm, own in pairs.items() for pair in own}
     lone_plain = len(plain) - sum(len(own) for own in pairs.values())
     lone_full = len(full.keys() - paired)
@@ -137,10 +145,63 @@ def pair_runs(records: Iterable[Record]) -> tuple[dict[Arm, list[Pair]], list[st
             f"{len(unlike)} of these plain records have a full one that was asked for otherwise "
             f"({unlike[0]}); run both with the same generation settings."
         )
+    notes += [f"{differing}; {_NOT_COMPARED}"] if differing else []
     notes += _wordings(pairs)
     notes += _disagreements(plain.values(), "plain") + _disagreements(full.values(), "full")
     notes += _unlike([pair for own in pairs.values() for pair in own])
     return dict(pairs), notes
+
+
+def prompts_that_differ(traces: Iterable[tuple[Trace, str]]) -> str:
+    """Which documents' prompts differ between runs of one model though task and number agree.
+
+    Prompts whose records say that they are worded otherwise (protocol, chat template) are meant
+    to differ where each has a plain and a full answer; they are named where one lacks its other.
+
+    Args:
+        traces: each with its place, for a reader.
+
+    Returns:
+        A clause that names the documents, and two places of the first; empty where all agree.
+    """
+    found: dict[tuple[object, ...], dict[Sample, tuple[Trace, str]]] = defaultdict(dict)
+    sides: dict[tuple[object, ...], dict[Sample, set[bool]]] = defaultdict(dict)
+    for trace, where in traces:
+        sample = Sample.of(trace)
+        model = (trace.model, trace.dtype, trace.attn_implementation, trace.compress)
+        place: tuple[object, ...] = (*model, sample.task, sample.doc_id, sample.repeat)
+        found[place].setdefault(sample, (trace, where))
+        sides[place].setdefault(sample, set()).add(trace.gate_open)
+    names: dict[str, list[tuple[Trace, str]]] = {}
+    for place, own in found.items():
+        if len(own) == 1:
+            continue
+        unpaired = any(len(answers) == 1 for answers in sides[place].values())
+        if unpaired or len({_wording(trace) for trace, _ in own.values()}) < len(own):
+            names.setdefault(str(next(iter(own))), list(own.values())[:2])
+    if not names:
+        return ""
+    listed = ", ".join(list(names)[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    first = next(iter(names.values()))
+    places = " and ".join(f"{where} ({_told_of(trace)})" for trace, where in first)
+    return (
+        f"the prompt of {listed}{more} differs between runs though task and document agree "
+        f"(compare {places})"
+    )
+
+
+def _wording(trace: Trace) -> tuple[str | None, bool | None]:
+    return trace.protocol, trace.chat_template
+
+
+def _told_of(trace: Trace) -> str:
+    """What a record says of its prompt."""
+    said = [f"{trace.prompt_tokens} tokens", f"sha256 {trace.prompt_sha256[:8]}"]
+    said += [] if trace.protocol is None else [f"protocol {trace.protocol}"]
+    if trace.chat_template is not None:
+        said.append(f"chat template {'on' if trace.chat_template else 'off'}")
+    return ", ".join(said)
 
 
 def _model(arm: Arm) -> tuple[str, ...]:
@@ -215,6 +276,7 @@ def _why_no_pair(
     plain: Iterable[tuple[Arm, Sample]],
     full: Iterable[tuple[tuple[str, ...], Sample]],
     unlike: Sequence[str],
+    differing: str,
 ) -> str:
     plain, full = list(plain), list(full)
     if not plain or not full:
@@ -230,7 +292,14 @@ def _why_no_pair(
             f"plain and full answers were asked for otherwise ({unlike[0]}); add a run with "
             f"gate=closed with the generation settings of the plain one."
         )
+    if differing:
+        return (
+            f"no input has both a plain and a full record: {differing}; run both with the same "
+            f"chat template, truncation and data."
+        )
+    inputs = [sorted({str(sample) for _, sample in own}) for own in (plain, full)]
+    names = [", ".join(own[:2]) + ", …" * (len(own) > 2) for own in inputs]
     return (
-        "no input has both a plain and a full record: tasks, documents or the wording of the "
-        "prompts differ; add a run with gate=closed on the same inputs."
+        f"no input has both a plain and a full record: the plain ones are of {names[0]}, the full "
+        f"ones of {names[1]}; add a run with gate=closed on the same inputs."
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from page_bench.analysis.cells import Cell
+from page_bench.analysis.estimates import without_interval
 from page_bench.analysis.intervals import DRAWS, SEED, Estimate
 from page_bench.analysis.pools import inputs, is_binary, mean, rate
 
@@ -124,11 +125,8 @@ def gatings(cell: Cell, draws: int = DRAWS, seed: int = SEED) -> list[Gating]:
     found = []
     for task, rows in inputs(cell).groupby("task", sort=True):
         opened, clusters = rows["open"].to_numpy(), list(rows["unit"])
-        if is_binary(opened):
-            open_ = rate(opened == 1, clusters, draws, seed)
-        else:
-            open_ = mean(opened, clusters, draws, seed)
-        drop = mean(rows["drop"].to_numpy(), clusters, draws, seed)
+        open_ = mean(opened, clusters, draws, seed, "share")
+        drop = mean(rows["drop"].to_numpy(), clusters, draws, seed, "change")
         found.append(Gating(str(task), drop, open_, OPEN if open_.value >= 0.5 else CLOSED))
     return found
 
@@ -146,6 +144,8 @@ def call_of(rho: Estimate, headroom: float, always: Estimate, threshold: float) 
     """
     if np.isnan(rho.value):
         return Call(UNDECIDED, "no input")
+    if not rho.has_interval:
+        return Call(UNDECIDED, f"{rho.method} for an interval of ρ")
     if rho.low >= threshold:
         return Call(DILUTION, f"ρ's interval is at or above {threshold:g}")
     if rho.high >= threshold:
@@ -175,8 +175,8 @@ def _part(task: str, rows: pd.DataFrame, threshold: float, draws: int, seed: int
         by_point = DILUTION if rho.value >= threshold else CAPACITY
         call = call_of(rho, 1 - accuracy.value, always, threshold)
     else:
-        accuracy = mean(full, clusters, draws, seed)
-        ratio = Estimate(np.nan, np.nan, np.nan, 0, "wilson")
+        accuracy = mean(full, clusters, draws, seed, "share")
+        ratio = without_interval(np.nan, 0)
     return Part(
         task=task,
         n=len(rows),

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page_bench.analysis.cells import Cell
-from page_bench.analysis.intervals import DRAWS, LEVEL, SEED, ClusterBootstrap, Estimate, share
+from page_bench.analysis.estimates import Kind
+from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate
 from page_bench.analysis.pairs import DROP_TOLERANCE
 
 if TYPE_CHECKING:
@@ -99,16 +100,36 @@ def rate(
 
     Args:
         flags: `[n]`.
-        clusters: `[n]`; where each row has its own, the interval is Wilson's, else they are drawn.
-        draws, seed: of the bootstrap.
+        clusters: `[n]`, what each row belongs to.
+        draws, seed: of the bootstrap, where rows of a cluster are not alike.
 
     Returns:
-        An estimate whose n is the number of rows.
+        An estimate whose n is the number of clusters.
     """
     set_ = np.asarray(flags, dtype=bool)
-    if len(set(clusters)) == len(clusters):
-        return share(int(set_.sum()), len(set_))
     return ClusterBootstrap(clusters, draws, seed).ratios(set_[:, None], np.ones(len(set_)))[0]
+
+
+def means(
+    values: NDArray[np.float64],
+    clusters: Sequence[Hashable],
+    draws: int = DRAWS,
+    seed: int = SEED,
+    kind: Kind = "free",
+) -> list[Estimate]:
+    """Means of the values that are numbers, one for each column.
+
+    Args:
+        values: `[n, k]`.
+        clusters: `[n]`, what each row belongs to.
+        draws, seed: of the bootstrap.
+        kind: of the values.
+
+    Returns:
+        Estimates whose n is the number of clusters.
+    """
+    boot = ClusterBootstrap(clusters, draws, seed)
+    return boot.means(values, kind, ~np.isnan(values))
 
 
 def mean(
@@ -116,33 +137,11 @@ def mean(
     clusters: Sequence[Hashable],
     draws: int = DRAWS,
     seed: int = SEED,
+    kind: Kind = "free",
 ) -> Estimate:
-    """Mean of the values that are numbers.
-
-    Args:
-        values: `[n]`.
-        clusters: `[n]`; where each value has its own, the interval is Student's, else they are
-            drawn.
-        draws, seed: of the bootstrap.
-
-    Returns:
-        An estimate whose n is the number of clusters. The interval of a single one is NaN.
-    """
-    from scipy.stats import t
-
+    """The same for one column `[n]`."""
     given = np.asarray(values, dtype=np.float64)
-    known = ~np.isnan(given)
-    own = [cluster for cluster, counts in zip(clusters, known, strict=True) if counts]
-    given, n = given[known], len(set(own))
-    if n == 0:
-        return Estimate(np.nan, np.nan, np.nan, 0, "student")
-    if n < len(own):
-        return ClusterBootstrap(own, draws, seed).mean(given)
-    value = float(given.mean())
-    if n == 1:
-        return Estimate(value, np.nan, np.nan, 1, "student")
-    half = float(t.ppf((1 + LEVEL) / 2, n - 1) * given.std(ddof=1) / np.sqrt(n))
-    return Estimate(value, value - half, value + half, n, "student")
+    return means(given[:, None], clusters, draws, seed, kind)[0]
 
 
 def _same_drop(one: pd.DataFrame, other: pd.DataFrame) -> bool:

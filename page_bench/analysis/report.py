@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from page_bench.analysis.ablation import Contrast, PairDraws
+from page_bench.analysis.estimates import LEAST
 from page_bench.analysis.kappa import Margins
 from page_bench.analysis.outcomes import Row
 from page_bench.analysis.tau_sweep import Sweep, within
@@ -28,8 +29,9 @@ def legend(metric: str, draws: int, seed: int) -> list[str]:
     return [
         f"Means of {metric}; Δ is gated − plain, input by input; harm is the share right with the",
         "full cache and wrong under the gate, harm plain the same without a gate. Intervals, 95 %:",
-        f"Wilson for shares of distinct inputs, else percentiles of {draws} resamples of",
-        f"(task, doc_id), seed {seed}; of equal values these have no width, which is no certainty.",
+        "Wilson for shares of distinct inputs and where all inputs agree, else percentiles of",
+        f"{draws} resamples of (task, doc_id), seed {seed}; of fewer than {LEAST} inputs they say",
+        "too little, so that no interval is given.",
         "Seconds per input: prefill, signal where the gate reads one, eviction, its share of what",
         "was decoded together, and the answers that the gate read and discarded.",
     ]
@@ -97,7 +99,7 @@ def sweep_table(sweep: Sweep) -> list[str]:
     points = sweep.points
     shown = set(np.linspace(0, len(points) - 1, min(len(points), TABLE_POINTS)).round().astype(int))
     # What is marked is never thinned away.
-    marked = {sweep.best, sweep.tau, *sweep.plateau, *(sweep.around or ())}
+    marked = {sweep.best, sweep.tau, *(sweep.plateau or ()), *(sweep.around or ())}
     header = ["τ", "open", f"Δ {sweep.metric}", "false pos.", "false neg."]
     header += ["closed tasks open", "others closed"] if points[0].by_task else []
     lines = [[*header, "kept KV", ""]]
@@ -120,7 +122,7 @@ def sweep_table(sweep: Sweep) -> list[str]:
     capacity, others = first.errors
     sizes = f"{capacity.n} of tasks to stay closed, {others.n} of others; "
     return [
-        f"n = {first.open.n}, {first.delta.n} inputs; {sizes if first.by_task else ''}"
+        f"n = {first.delta.n} inputs; {sizes if first.by_task else ''}"
         f"{first.false_positive.n} right with the full "
         f"cache and wrong plain, {first.false_negative.n} for which plain is as good; "
         f"{len(points)} τ, {len(lines) - 1} shown",
@@ -194,8 +196,11 @@ def head_pair_table(rows: Sequence[PairDraws]) -> list[str]:
             str(row.pairs),
             str(row.n),
             str(row.draws),
-            *(f"{value:+.4f}" for value in (row.margin, row.lowest, row.highest)),
-            f"{row.ordered}/{row.draws}",
+            *(
+                "–" if math.isnan(value) else f"{value:+.4f}"
+                for value in (row.margin, row.lowest, row.highest)
+            ),
+            "–" if math.isnan(row.margin) else f"{row.ordered}/{row.draws}",
         ]
         for row in rows
     ]

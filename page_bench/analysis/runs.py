@@ -16,14 +16,15 @@ from typing import Any
 
 from page_bench import json_text
 from page_bench.errors import UsageError
-from page_bench.trace import SCHEMA_VERSION, Trace
+from page_bench.text_file import NotText
+from page_bench.trace import LARGEST_SCORE, SCHEMA_VERSION, Trace
 from page_bench.user_path import user_path
 
 TRACE_PATTERN = "trace_*.jsonl"
 UNSAID = "unsaid"
 """Wording of a prompt where its record does not say."""
 
-_LONGEST_S, _LARGEST_SCORE = 1e9, 1e6
+_LONGEST_S = 1e9
 _HEX = re.compile(r"[0-9a-f]{64}")
 _POSSIBLE: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("budget", "kept_kv"), lambda share: 0 < share <= 1),
@@ -34,12 +35,15 @@ _POSSIBLE: dict[str, Callable[[Any], bool]] = {
         ("prefill_s", "gate_s", "evict_s", "decode_s", "discarded_s"),
         lambda seconds: not (seconds < 0 or seconds > _LONGEST_S),
     ),
-    "score": lambda score: score is None or not abs(score) > _LARGEST_SCORE,
+    "decode_rows_limit": lambda count: count is None or count >= 1,
+    "score": lambda score: score is None or not abs(score) > LARGEST_SCORE,
     "drop": lambda drop: not abs(drop) > 1,
     "prompt_sha256": lambda text: _HEX.fullmatch(text) is not None,
 }
 """What a run can have recorded, where other values would end in numbers that mean nothing."""
 _SORTED = json.JSONEncoder(sort_keys=True)
+_OF_TOKENS = ("answer", "asked")
+"""Fields whose texts may hold half of a surrogate pair: a tokenizer may make one of any tokens."""
 
 
 @dataclass(frozen=True)
@@ -214,11 +218,19 @@ def parse_trace(line: str | bytes, where: str = "the line", without: Collection[
         UsageError: it is not complete, of another schema version, or has other fields or types.
     """
     try:
-        row = json_text.parse(line)
+        row = json_text.parse(line, halves=_OF_TOKENS)
+    except NotText as error:
+        raise UsageError(
+            f"{where} {error.what}; restore the file, save it as UTF-8, or run again."
+        ) from error
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{where} is not complete JSON ({error.msg} at column {error.colno}), as when a run "
+            f"was killed while writing; delete the line or run again."
+        ) from error
     except ValueError as error:
         raise UsageError(
-            f"{where} is not complete JSON ({error}), as when a run was killed while writing; "
-            f"delete the line or run again."
+            f"{where} is not as page-bench writes it ({error}); restore the file, or run again."
         ) from error
     if not isinstance(row, dict) or "schema_version" not in row:
         raise UsageError(f"{where} is not a trace: it has no schema_version; leave the file out.")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from page_bench.analysis.intervals import DRAWS, LEVEL, SEED, Estimate
+from page_bench.analysis.estimates import without_interval
+from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Draws, Estimate
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class Fit:
     Attributes:
         points: how many it is laid through.
         within: slope with the interval of resampled documents, the points given; n counts them.
+            The point with the fewest carries it.
         across: slope with the interval of resampled points, the documents given; n counts the
-            points, and the interval is NaN with fewer than three.
+            points, which carry it.
     """
 
     points: int
@@ -68,38 +71,51 @@ def fit(points: Sequence[Point], draws: int = DRAWS, seed: int = SEED) -> Fit:
         points: those of one kind, such as all dilution-prone tasks.
         draws, seed: of the bootstraps.
     """
-    n = sum(len(point.gained) for point in points)
-    nothing = Estimate(np.nan, np.nan, np.nan, 0, "bootstrap")
     if not points:
+        nothing = without_interval(np.nan, 0)
         return Fit(0, nothing, nothing)
+    n = sum(len(point.gained) for point in points)
+    (within,) = _documents(points, draws, seed).map(_slope_of_means).estimates()
     x, y = np.array([point.place for point in points]).T
-    value = float(slope(x, y))
-    generator = np.random.default_rng(seed)
-    drawn = np.stack([_resampled(point, draws, generator) for point in points], -1)
-    within = Estimate(value, *_ends(slope(drawn[0], drawn[1])), n, "bootstrap")
-    low, high = np.nan, np.nan
-    if len(points) >= 3:
-        chosen = generator.integers(0, len(points), (draws, len(points)))
-        low, high = _ends(slope(x[chosen], y[chosen]))
-    return Fit(len(points), within, Estimate(value, low, high, len(points), "bootstrap"))
+    boot = ClusterBootstrap(range(len(points)), draws, seed)
+    products = boot.parts(np.column_stack([x * y, x * x]), np.ones((len(points), 2)))
+    (across,) = products.map(_ratio).estimates()
+    return Fit(len(points), dataclasses.replace(within, n=n), across)
 
 
-def _resampled(point: Point, draws: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    """Means of headroom and ρ over resampled documents, `[2, draws]`.
+def _documents(points: Sequence[Point], draws: int, seed: int) -> Draws:
+    """Means of headroom and ρ of each point, the documents of all points drawn together.
 
-    Documents with the same two values are drawn together: their number is all that counts.
+    Documents of a point with the same two values are drawn as one: their number is all that counts.
+
+    Returns:
+        `[2 points]`: headroom of each point, then ρ.
     """
-    pairs, counts = np.unique(
-        np.column_stack([point.headroom, point.gained]), axis=0, return_counts=True
-    )
+    kinds = [
+        np.unique(np.column_stack([p.headroom, p.gained]), axis=0, return_counts=True)
+        for p in points
+    ]
+    counts = np.concatenate([count for _, count in kinds])
+    sums = np.zeros((len(counts), 3, len(points)))
+    start = 0
+    for i, (pairs, count) in enumerate(kinds):
+        sums[start : start + len(count), :, i] = np.column_stack([pairs, np.ones(len(count))])
+        start += len(count)
+    generator = np.random.default_rng(seed)
     drawn = generator.multinomial(counts.sum(), counts / counts.sum(), draws)
-    return np.asarray(pairs.T @ drawn.T / counts.sum())
+    totals = np.tensordot(drawn, sums, 1)
+    with np.errstate(invalid="ignore"):
+        means = totals[:, :2] / totals[:, 2:]
+    n = np.array([len(p.gained) for p in points] * 2, dtype=np.intp)
+    value = np.array([p.place for p in points]).T
+    return Draws(value.ravel(), means.reshape(draws, -1), n, n)
 
 
-def _ends(drawn: NDArray[np.float64]) -> tuple[float, float]:
-    """The interval of draws, those without headroom left out."""
-    known = drawn[~np.isnan(drawn)]
-    if not len(known):
-        return float("nan"), float("nan")
-    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+def _slope_of_means(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    headroom, rho = np.hsplit(means, 2)
+    return slope(headroom, rho)[:, None]
+
+
+def _ratio(products: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):
+        return products[:, :1] / products[:, 1:]

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from page_bench.analysis.cells import Cell
-from page_bench.analysis.intervals import LEVEL, Estimate
+from page_bench.analysis.estimates import (
+    FEW,
+    FLAT,
+    LEVEL,
+    SAME,
+    STUDENT,
+    Estimate,
+    without_interval,
+)
 from page_bench.errors import UsageError
 
 LEAST_SHARE = 0.9
@@ -21,7 +29,8 @@ class Spread:
 
     Attributes:
         values: one per seed.
-        mean: with Student's interval for the mean over seeds; its n is the number of seeds.
+        mean: with Student's interval for the mean over seeds, none where they agree or there is
+            one only; its n is the number of seeds.
         sd: sample standard deviation; NaN of one value.
         range: largest − smallest.
     """
@@ -39,10 +48,14 @@ def spread(values: Sequence[float]) -> Spread:
     given = np.asarray(values, dtype=np.float64)
     n, mean = len(given), float(given.mean())
     sd = float(given.std(ddof=1)) if n > 1 else float("nan")
-    half = float(t.ppf((1 + LEVEL) / 2, n - 1) * sd / np.sqrt(n)) if n > 1 else float("nan")
+    if n < 2 or sd <= SAME:
+        over_seeds = without_interval(mean, n, FEW if n < 2 else FLAT)
+    else:
+        half = float(t.ppf((1 + LEVEL) / 2, n - 1) * sd / np.sqrt(n))
+        over_seeds = Estimate(mean, mean - half, mean + half, n, STUDENT)
     return Spread(
         values=tuple(given.tolist()),
-        mean=Estimate(mean, mean - half, mean + half, n, "student"),
+        mean=over_seeds,
         sd=sd,
         range=float(given.max() - given.min()),
     )

@@ -13,6 +13,11 @@ _EVEN_MARK = "_e"
 """LongBench-E's tasks end in it; they are other documents than LongBench's."""
 
 
+def is_ours(name: str) -> bool:
+    """Whether page-bench ships the task of this name."""
+    return _SUITES.fullmatch(name) is not None
+
+
 def split(name: str) -> tuple[str, str]:
     """Suite and task of lm-eval's name of a task.
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page_bench.analysis.intervals import DRAWS, SEED, Estimate
-from page_bench.analysis.outcomes import Outcomes, rates
+from page_bench.analysis.outcomes import Outcomes
 from page_bench.errors import UsageError
 from page_bench.gating.threshold import Side
 from page_bench.user_path import user_path
@@ -80,7 +80,7 @@ class Sweep:
         metric: what Δ and the false rates are taken from.
         points: ascending in τ.
         best: τ of the largest Δ.
-        plateau: ends of the plateau, see `PLATEAU`.
+        plateau: ends of the plateau, see `PLATEAU`; None where the best Δ has no interval.
         tau: the τ that `around` stands around.
         around: ends of the paper's plateau, see `AROUND`; None where τ itself is on none, or one
             of the two rates is of no inputs. The rates are those of `Point.errors`.
@@ -91,7 +91,7 @@ class Sweep:
     metric: str
     points: tuple[Point, ...]
     best: float
-    plateau: tuple[float, float]
+    plateau: tuple[float, float] | None
     tau: float
     around: tuple[float, float] | None
 
@@ -107,7 +107,6 @@ def sweep(
     is_capacity: Sequence[bool] | None = None,
     draws: int = DRAWS,
     seed: int = SEED,
-    stratified: bool = False,
 ) -> Sweep:
     """Let a gate decide at every τ.
 
@@ -119,34 +118,33 @@ def sweep(
         taus: others; none for all that decide differently (see `grid`).
         is_capacity: which inputs are of capacity-bound tasks; None where no tasks are named.
         draws, seed: as in `outcomes.summarise`.
-        stratified: whether the inputs are resampled task by task.
 
     Raises:
         UsageError: no value is a number.
     """
     read = np.asarray(values, dtype=np.float64)
     where = np.unique([*(taus or grid(read, MAX_POINTS - 1)), tau])
-    boot = columns.bootstrap(draws, seed, stratified)
+    boot = columns.bootstrap(draws, seed)
     opened = read[:, None] >= where if side == "above" else read[:, None] <= where
     loss = (columns.full - columns.plain)[:, None]
     kept = np.where(opened, columns.plain_kept[:, None], columns.full_kept[:, None])
-    everything = np.ones(len(read), dtype=bool)
+    harmed = columns.harmed
     by_task: list[Sequence[Estimate]] = []
     if is_capacity is not None:
         capacity = np.asarray(is_capacity, dtype=bool)
         by_task = [
-            rates(opened, capacity, columns, boot),
-            rates(~opened, ~capacity, columns, boot),
+            boot.ratios(opened & capacity[:, None], capacity),
+            boot.ratios(~opened & ~capacity[:, None], ~capacity),
         ]
     points = tuple(
         Point(float(t), *estimates)
         for t, *estimates in zip(
             where,
-            rates(opened, everything, columns, boot),
-            boot.means(np.where(opened, 0.0, loss)),
-            rates(opened, columns.harmed, columns, boot),
-            rates(~opened, ~columns.harmed, columns, boot),
-            boot.means(kept),
+            boot.ratios(opened, np.ones(len(read))),
+            boot.means(np.where(opened, 0.0, loss), "change"),
+            boot.ratios(opened & harmed[:, None], harmed),
+            boot.ratios(~opened & ~harmed[:, None], ~harmed),
+            boot.means(kept, "share"),
             *by_task,
             strict=True,
         )
@@ -222,9 +220,14 @@ def draw(sweep: Sweep, path: Path, title: str) -> None:
     lower.set_ylabel("share")
     lower.set_xlabel(f"τ on {sweep.signal} (opens {sweep.side})")
     for axes, named in ((upper, True), (lower, False)):
-        axes.axvspan(
-            *sweep.plateau, color="tab:gray", alpha=0.15, lw=0, label="plateau" if named else None
-        )
+        if sweep.plateau is not None:
+            axes.axvspan(
+                *sweep.plateau,
+                color="tab:gray",
+                alpha=0.15,
+                lw=0,
+                label="plateau" if named else None,
+            )
         if sweep.around is not None:
             axes.axvspan(
                 *sweep.around,
@@ -239,7 +242,7 @@ def draw(sweep: Sweep, path: Path, title: str) -> None:
     figure.legend(loc="outside lower center", ncols=4, fontsize="small", frameon=False)
     first = sweep.points[0]
     figure.suptitle(
-        f"{title}: n = {first.open.n}, {first.delta.n} inputs, {first.false_positive.n} right with "
+        f"{title}: n = {first.delta.n} inputs, {first.false_positive.n} right with "
         f"the full cache and wrong plain; 95 % intervals",
         fontsize="small",
     )
@@ -277,15 +280,16 @@ def around(points: Sequence[Point], tau: float) -> tuple[float, float] | None:
     return points[first].tau, points[last].tau
 
 
-def _longest(taus: NDArray[np.float64], inside: Sequence[bool]) -> tuple[float, float]:
-    """Ends of the longest stretch of neighbouring τ that are all inside."""
-    best, start = (float("nan"), float("nan")), None
+def _longest(taus: NDArray[np.float64], inside: Sequence[bool]) -> tuple[float, float] | None:
+    """Ends of the longest stretch of neighbouring τ that are all inside; None without any."""
+    best: tuple[float, float] | None = None
+    start: int | None = None
     for i, within in enumerate([*inside, False]):
         if within and start is None:
             start = i
         elif not within and start is not None:
             ends = float(taus[start]), float(taus[i - 1])
-            if not ends[1] - ends[0] <= best[1] - best[0]:
+            if best is None or ends[1] - ends[0] > best[1] - best[0]:
                 best = ends
             start = None
     return best

@@ -15,7 +15,7 @@ from page_bench.calibration.run import measure
 from page_bench.errors import UsageError
 from page_bench.gating.rules import MIDPOINT_SIZE, OPEN_RATE, THETA_Z
 from page_bench.gating.threshold import PILOT_SEED
-from page_bench.harness import MODEL
+from page_bench.own_runs import MODEL
 from page_bench.trace import writable_folder
 from page_bench.user_path import user_path
 
@@ -61,6 +61,7 @@ def _request(args: argparse.Namespace) -> Request:
         theta_z=args.theta_z,
         open_rate=args.open_rate,
         seed=args.seed,
+        answers=args.answers,
         chat=args.apply_chat_template,
         metadata=_json(args.metadata),
         device=args.device,
@@ -123,6 +124,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--theta_z", type=float, default=THETA_Z, help=f"for tau=zscore ({THETA_Z})")
     add("--open_rate", type=share, default=OPEN_RATE, help=f"for tau=quantile ({OPEN_RATE})")
     add("--compare_pilots", action="store_true", help="say how τ moves with the pilot's tasks")
+    add(
+        "--answers",
+        action="store_true",
+        help="answer the pilot by the evictor and budget of the model arguments and by the full "
+        "cache, and say which way D points (two passes more)",
+    )
     add("--apply_chat_template", action="store_true", help="as the test will")
     add("--metadata", default="{}", help="for the tasks, as JSON")
     add("--device", help="such as cuda or cpu")

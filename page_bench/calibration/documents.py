@@ -36,6 +36,8 @@ class Request:
         midpoint_size: generated inputs of each of the midpoint's tasks; 0 for none.
         theta_z, open_rate: of the rules.
         seed: of the draws.
+        answers: answer the pilot by the arm of the model arguments and by the full cache, to see
+            which way D points.
         chat: apply the chat template.
         metadata: for the tasks.
         device: as lm-eval's.
@@ -53,6 +55,7 @@ class Request:
     theta_z: float = THETA_Z
     open_rate: float = OPEN_RATE
     seed: int = PILOT_SEED
+    answers: bool = False
     chat: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
     device: str | None = None

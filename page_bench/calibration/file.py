@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from page_bench import json_text
+from page_bench.calibration.direction import Direction
 from page_bench.calibration.fingerprint import Fingerprint
 from page_bench.calibration.record import Misfit, read
 from page_bench.errors import UsageError
@@ -93,6 +94,7 @@ class Calibration:
         probes: inputs of the two tasks of the midpoint; empty where it was not measured.
         thresholds: τ by every rule for every signal, with the options asked for; for people,
             since `threshold_from` computes it anew.
+        direction: which way D points on the pilot; None where it was not looked at.
         page_bench: version that measured.
         format: `FORMAT`.
     """
@@ -108,6 +110,7 @@ class Calibration:
     inputs: tuple[PilotInput, ...]
     probes: tuple[PilotInput, ...] = ()
     thresholds: tuple[Threshold, ...] = ()
+    direction: Direction | None = None
     page_bench: str = ""
     format: int = FORMAT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from page_bench.analysis.intervals import LEVEL
+from page_bench.analysis.estimates import FEW, LEVEL
 from page_bench.calibration.file import Calibration
 from page_bench.calibration.pilots import PilotRow
 from page_bench.gating.rules import (
@@ -83,7 +83,7 @@ def _row(threshold: Threshold, values: Sequence[float]) -> tuple[str, ...]:
     return (
         rule,
         f"{threshold.tau:.4f}",
-        _interval(threshold) or "–",
+        _interval(threshold),
         str(threshold.pilot_n or "–"),
         f"{opened:.2f}",
         "–" if undecided is None else f"{undecided:.2f}",
@@ -114,7 +114,7 @@ def _pilot_row(row: PilotRow) -> tuple[str, ...]:
 
 def _interval(threshold: Threshold) -> str:
     if threshold.interval is None:
-        return ""
+        return FEW if threshold.pilot_n and threshold.sigma != 0 else "–"
     return "[{:.4f}, {:.4f}]".format(*threshold.interval)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from page_bench import __version__
+from page_bench.calibration.answers import arms_of, direction_on, traces_of
 from page_bench.calibration.documents import (
     GENERATED,
     Request,
@@ -42,6 +43,8 @@ from page_bench.gating.gates import make_gate
 from page_bench.gating.rules import CAPACITY_BOUND, DILUTION_PRONE
 from page_bench.gating.signal_gates import SIDES, Page
 from page_bench.gating.threshold import Side, Threshold
+from page_bench.profile import bin_size
+from page_bench.summary import FEW_LAYERS, per_bin
 
 _NOT_MEASURED = (
     *("evictor", "granularity", "score_norm", "budget", "n_sink", "recent"),
@@ -86,7 +89,9 @@ def measure(request: Request, task_manager: Any = None) -> Result:
 
     from page_bench.lm import PageLM
 
-    arguments, settings, gate = _measuring(request.model_args)
+    arguments, settings, gate = _measuring(request.model_args, request.answers)
+    # Before anything is loaded.
+    arms = arms_of(request.model_args) if request.answers else []
     completed = harness.complete_call({"model_args": arguments, "tasks": ["-"]})["model_args"]
     manager = task_manager or TaskManager(
         metadata={**completed, "pretrained": completed["pretrained"], **request.metadata}
@@ -128,7 +133,7 @@ def measure(request: Request, task_manager: Any = None) -> Result:
         bootstrap_iters=0,
         apply_chat_template=request.chat,
     )
-    traces = _traces(results)
+    traces = traces_of(results)
     some = next(iter(traces.values()))
     facts = ModelFacts(
         some.model, model_fingerprint(lm.model), some.dtype, some.attn_implementation
@@ -153,6 +158,22 @@ def measure(request: Request, task_manager: Any = None) -> Result:
     )
     notes += without_tau
     notes += _notes(calibration, request, {traces[s].protocol for s in probes})
+    if arms:
+        # Anew: those above have been told to answer by one token.
+        untold = load_tasks(manager, names)
+        direction = direction_on(lm, arms, calibration, request, untold, manager)
+        calibration = dataclasses.replace(calibration, direction=direction)
+        notes.append(str(direction))
+    layers = bin_size(len(some.agreement), lm.page.drop_options)
+    notes += [
+        f"D compares {per_bin(layers, lm.page.drop_options)}, of {len(some.agreement)} with full "
+        f"attention."
+    ]
+    if layers < FEW_LAYERS and not arms:
+        notes.append(
+            f"D of fewer than {FEW_LAYERS} layers may point the wrong way; --answers, with evictor "
+            f"and budget in the model arguments, says whether it does."
+        )
     rows: list[PilotRow] = []
     if request.compare:
         everything = [_measured(traces[sample]) for sample in dict.fromkeys([*pilot, *others])]
@@ -167,10 +188,12 @@ def measure(request: Request, task_manager: Any = None) -> Result:
     return Result(calibration, tuple(rows), tuple(notes))
 
 
-def _measuring(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Setting], Gate]:
+def _measuring(
+    given: Mapping[str, Any], answers: bool
+) -> tuple[dict[str, Any], dict[str, Setting], Gate]:
     """Model arguments that measure and evict nothing, how they take the signals, and for whom."""
     dropped = sorted(k for k in given if k in _NOT_MEASURED or k.startswith("evictor."))
-    if dropped:
+    if dropped and not answers:
         _log.warning("no signal depends on %s: left out of the calibration", ", ".join(dropped))
     kept = {k: v for k, v in given.items() if k not in dropped}
     options = {k.removeprefix("gate."): kept.pop(k) for k in [*kept] if k.startswith("gate.")}
@@ -184,18 +207,6 @@ def _measuring(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Sett
         window=config.window, top_k=config.top_k, compress=config.compress, gate=gate
     )
     return arguments, settings, gate
-
-
-def _traces(results: Any) -> dict[tuple[str, int], Any]:
-    """By sample, what its answer carries."""
-    answers = (
-        answer
-        for rows in results["samples"].values()
-        for row in rows
-        for answers in row["resps"]
-        for answer in answers
-    )
-    return {(a.trace.task, a.trace.doc_id): a.trace for a in answers if a.trace.repeat == 0}
 
 
 def _measured(trace: Any) -> PilotInput:

@@ -12,8 +12,10 @@ import torch
 from page_bench.config import PageConfig, budget_for
 from page_bench.doctor import references
 from page_bench.doctor.arms import TRIED_BUDGET, evicting, kept_by, planned
+from page_bench.doctor.shape import changing_rotation, layers_compared
 from page_bench.doctor.subject import Subject
 from page_bench.doctor.together import decoded_together
+from page_bench.doctor.tokens import published_tokens
 from page_bench.doctor.verdict import Status, Verdict
 from page_bench.errors import UsageError
 from page_bench.eviction import evict
@@ -209,10 +211,13 @@ def outcome(check: Check, subject: Subject) -> Verdict:
 
 CHECKS: dict[str, Check] = {
     "plain_generation": plain_generation,
+    "changing_rotation": changing_rotation,
     "drop_against_eager": drop_against_eager,
+    "layers_compared": layers_compared,
     "masking_equals_removal": masking_equals_removal,
     "decoded_together": decoded_together,
     "positions": positions,
+    "published_tokens": published_tokens,
     "one_bos": one_bos,
     "tied_scores": tied_scores,
     "bytes_freed": bytes_freed,

@@ -131,7 +131,7 @@ def first_gap(
 
 def mean_entropy(logits: Tensor) -> float:
     """Mean over rows `[n, vocab]` of the entropy of their softmax, nats."""
-    logs = logits.double().log_softmax(-1)
+    logs = logits.cpu().double().log_softmax(-1)
     # What has no probability adds nothing.
     return float(-(logs.exp() * logs.clamp(min=-1e30)).sum(-1).mean())
 

@@ -75,20 +75,20 @@ class Subject:
             yield
 
     def expected(
-        self, keep: Sequence[int] | None = None, shift: int = 0
+        self, keep: Sequence[int] | None = None, shift: int = 0, ids: Tensor | None = None
     ) -> tuple[list[int], Tensor]:
         """The answer by transformers' own ways, with the logits `[new_tokens, vocab]` behind it.
 
         Args:
             keep: prompt positions that stay, the others masked out; None means all, by `generate`.
             shift: see `references.masked`.
+            ids: int64 `[1, T]`; None for those of `prompt`.
         """
+        ids = self.ids if ids is None else ids
         with self.precision():
             if keep is None:
-                return references.generated(self.lm.model, self.ids, self.new_tokens, GREEDY)
-            return references.masked(
-                self.model, self.ids, keep, self.new_tokens, self.ends, shift=shift
-            )
+                return references.generated(self.lm.model, ids, self.new_tokens, GREEDY)
+            return references.masked(self.model, ids, keep, self.new_tokens, self.ends, shift=shift)
 
     @property
     def slides(self) -> bool:
@@ -144,8 +144,13 @@ class Subject:
         with self.lm.with_page(page).engine() as engine:
             yield engine
 
-    def answer(self, page: PageConfig) -> Outcome:
-        """What the engine makes of the prompt under an arm."""
+    def prompt_of_length(self, tokens: int) -> Prompt:
+        """As many tokens as asked for: those of `prompt`, as often as they are needed."""
+        ids = self.prompt.input_ids
+        return replace(self.prompt, input_ids=(ids * (tokens // len(ids) + 1))[:tokens])
+
+    def answer(self, page: PageConfig, prompt: Prompt | None = None) -> Outcome:
+        """What the engine makes of a prompt, that which most checks use, under an arm."""
         with self.engine(page) as engine:
-            (outcome,), _ = engine.run([self.prompt])
+            (outcome,), _ = engine.run([prompt or self.prompt])
         return outcome

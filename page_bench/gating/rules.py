@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page_bench.errors import UsageError
-from page_bench.gating.threshold import PILOT_SEED, Side, Threshold, moments
+from page_bench.gating.threshold import PILOT_SEED, SMALL_PILOT, Side, Threshold, moments
 
 FIXED_TAU = 0.07
 """The paper's threshold on D, chosen on the Qwen2.5 and Mistral families."""
@@ -139,13 +139,19 @@ def with_interval(
     """The threshold with its bootstrap interval, and what of the pilot it opens and leaves open.
 
     The interval holds the middle `CONFIDENCE` of τ over `BOOTSTRAP_DRAWS` pilots drawn from this
-    one with replacement, each stratum by itself.
+    one with replacement, each stratum by itself. There is none, and `undecided` stays None, where
+    a stratum has fewer than `SMALL_PILOT` prompts, of which a bootstrap covers too little, or where
+    τ is the same in all draws.
 
     Args:
         threshold: what one of the rules made of these values.
         strata: the pilot; two of them for `midpoint`, in its order.
         seed: of the draws.
     """
+    side = threshold.side
+    everything = [value for values in strata for value in values]
+    opens = [opens_at(value, threshold.tau, side) for value in everything]
+    threshold = dataclasses.replace(threshold, pilot_open=statistics.fmean(opens))
     generator = np.random.default_rng(seed)
     drawn = []
     for values in strata:
@@ -165,14 +171,13 @@ def with_interval(
         raise ValueError(f"a {threshold.rule} threshold has no pilot")
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(rules[threshold.rule](), [tail, 1 - tail], method="nearest")
-    if all(min(values) == max(values) for values in strata):
-        low = high = threshold.tau  # the mean of equal numbers need not be that number
-    everything = [value for values in strata for value in values]
-    side = threshold.side
+    # Sums of equal numbers in another order may differ by rounding.
+    alike = low == high or all(min(values) == max(values) for values in strata)
+    if alike or min(map(len, strata)) < SMALL_PILOT:
+        return threshold
     return dataclasses.replace(
         threshold,
         interval=(float(low), float(high)),
-        pilot_open=statistics.fmean(opens_at(v, threshold.tau, side) for v in everything),
         undecided=statistics.fmean(
             opens_at(v, float(low), side) != opens_at(v, float(high), side) for v in everything
         ),

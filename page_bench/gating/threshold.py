@@ -12,7 +12,8 @@ from page_bench.errors import UsageError
 
 PILOT_SEED = 1234
 SMALL_PILOT = 20
-"""A z-score threshold from fewer prompts than this comes with a warning."""
+"""A threshold from fewer prompts than this comes with a warning and without an interval: of so few,
+a bootstrap covers too little (`analysis.estimates.LEAST`)."""
 
 Side = Literal["above", "below"]
 """On which side of τ, τ included, a gate opens."""
@@ -33,8 +34,10 @@ class Threshold:
         side: see `Side`.
         open_rate: share of the pilot that was to open; None for other rules than `quantile`.
         pilot_open: share of the pilot that opens at τ, ties included; None where not counted.
-        interval: bootstrap interval of τ (see `rules.CONFIDENCE`); None where not measured.
-        undecided: share of the pilot that opens at one end of the interval and not at the other.
+        interval: bootstrap interval of τ (see `rules.with_interval`); None where not measured, or
+            where the pilot is too small.
+        undecided: share of the pilot that opens at one end of the interval and not at the other;
+            None without one.
     """
 
     tau: float

@@ -18,8 +18,9 @@ from page_bench.cache import empty_cache, kv_bytes
 from page_bench.config import PageConfig, budget_for
 from page_bench.decode import AnswerRequest, Row, decode, decoding_rules
 from page_bench.errors import UsageError
+from page_bench.keep_jobs import CacheSize
 from page_bench.named_model import load_lm
-from page_bench.prefill import base_model, forward, text_config
+from page_bench.prefill import base_model, devices_of, forward, text_config
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import PromptPass, seconds, spread_for
 from page_bench.support import layer_windows
@@ -41,7 +42,7 @@ class Run:
         decode_steps: passes of the model in that time. The full cache has the logits of the first
             token from its prefill; an evicted one must be asked for them.
         kv_bytes: the prompt's keys and values while decoding, as measured.
-        kv_formula_bytes: the same by L · H_kv · d · n · 2 · size.
+        kv_formula_bytes: the same by what the layers of the full cache take per token and KV head.
         kept_all_because: why an evictor kept everything; None where it did not or was not asked.
     """
 
@@ -151,21 +152,21 @@ class Bench:
     def _full(self, prompt: Prompt, decoding: Ignored) -> Run:
         """What the model costs by itself: nothing is observed."""
         model, length = self.model, len(prompt.input_ids)
-        ids = torch.tensor([prompt.input_ids], device=model.device)
-        start = seconds(self.model.device)
+        ids, devices = torch.tensor([prompt.input_ids], device=model.device), devices_of(model)
+        start = seconds(devices)
         cache = empty_cache(layer_windows(text_config(model)), length + self.new_tokens)
         logits = forward(model, ids, cache)[:, -1]
-        prefilled = seconds(self.model.device)
-        size = kv_bytes(cache)
+        prefilled = seconds(devices)
+        size, formula = kv_bytes(cache), CacheSize.of(cache, length).bytes
         # Decoding is page-bench's own in all configurations.
         with observing(base_model(model)):
             assert isinstance(prompt.request, AnswerRequest)
             rules = decoding_rules(model, self.tokenizer, ids, prompt.request)
-            begun = seconds(self.model.device)
+            begun = seconds(devices)
             with _counting(model, decoding) as steps:
                 row = Row(cache, logits, rules, prompt.seed)
                 (answer,) = decode(model, [row], ids, self.new_tokens)
-            decode_s = seconds(self.model.device) - begun
+            decode_s = seconds(devices) - begun
         self._check(answer.ids)
         return Run(
             prefill_s=prefilled - start,
@@ -174,13 +175,14 @@ class Bench:
             decode_s=decode_s,
             decode_steps=steps(),
             kv_bytes=size,
-            kv_formula_bytes=self._formula(length, length),
+            kv_formula_bytes=formula,
         )
 
     def _observed(self, name: str, prompt: Prompt, decoding: Ignored) -> Run:
         """One arm, as the engine runs it, with the gate's decision given."""
         config, length = self.config, len(prompt.input_ids)
-        start = seconds(self.model.device)
+        devices = devices_of(self.model)
+        start = seconds(devices)
         passed = PromptPass(
             self.model,
             self.tokenizer,
@@ -191,7 +193,7 @@ class Bench:
             seed=prompt.seed,
             decode_rows=1,
         )
-        prefill_s = seconds(self.model.device) - start
+        prefill_s = seconds(devices) - start
         gate_s = None if name == PLAIN else passed.seen(config).gate_s
         with _counting(self.model, decoding) as steps:
             (answer,) = passed.answers([None if name == CLOSED else config], last=True)
@@ -206,13 +208,9 @@ class Bench:
             decode_s=answer.decode_s,
             decode_steps=steps(),
             kv_bytes=answer.kv_bytes_kept,
-            kv_formula_bytes=self._formula(length, n_keep),
+            kv_formula_bytes=passed.size.bytes_at(n_keep),
             kept_all_because=None if name == CLOSED else answer.kept_all_because,
         )
-
-    def _formula(self, length: int, kept: int) -> int:
-        dtype = self.mixed_precision or base_model(self.model).dtype
-        return kv_formula_bytes(text_config(self.model), length, kept, dtype)
 
     def _check(self, ids: Sequence[int]) -> None:
         if len(ids) != self.new_tokens:
@@ -239,21 +237,6 @@ def load(model_args: str, device: str | None, new_tokens: int) -> tuple[Bench, s
     lm = load_lm(model_args, device, "latency")
     bench = Bench(lm.model, lm.tokenizer, lm.page, new_tokens, lm.mixed_precision_dtype)
     return bench, lm.model_name, int(lm.max_length)
-
-
-def kv_formula_bytes(text: Any, length: int, kept: int, dtype: torch.dtype) -> int:
-    """Bytes of a prompt's keys and values by L · H_kv · d · n · 2 · size (paper, Table 26).
-
-    Args:
-        text: the configuration of the language model itself.
-        length: prompt tokens T; a layer with a sliding window holds min(T, window) of them.
-        kept: n, entries per KV head of the other layers, on average.
-        dtype: of keys and values.
-    """
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    entries = sum(kept if w is None else min(length, w) for w in layer_windows(text))
-    return entries * heads * dim * 2 * dtype.itemsize
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from page_bench.analysis.pairs import prompts_that_differ
 from page_bench.analysis.runs import Arm, Sample
 from page_bench.errors import UsageError
 from page_bench.leaderboard.check import examined_lines
@@ -105,7 +106,10 @@ def rows_of(runs: Sequence[Run]) -> Added:
             if answers.gate != "closed":
                 lacking["full"] += answers.full is None
                 lacking["plain"] += answers.plain is None
-    return Added([row for row, _ in rows.values()], tasks, _notes(lacking))
+    notes = _notes(lacking)
+    differing = _prompts_that_differ(runs) if notes else ""
+    notes += [f"{differing}: what stays empty may be for this."] if differing else []
+    return Added([row for row, _ in rows.values()], tasks, notes)
 
 
 def _same_figures(row: Row, other: Row) -> bool:
@@ -226,14 +230,20 @@ def _all(
             unlike = other, len(here), len(known)
     if unlike is not None and compared != set(inputs):
         other, ours, theirs = unlike
+        differing = _prompts_that_differ([run, other])
         raise UsageError(
             f"{run.path} and the {kind} run {other.path} hold {ours} and {theirs} inputs of the "
-            f"same tasks; run both with the same --limit, --samples and data."
+            f"same tasks{', and ' * bool(differing)}{differing}; run both with the same --limit, "
+            f"--samples, chat template and data."
         )
     whole = [one for one in found if one is not None]
     if len(whole) < len(found):
         return None, []
     return [trace for trace, _ in whole], list({id(r): r for _, r in whole}.values())
+
+
+def _prompts_that_differ(runs: Iterable[Run]) -> str:
+    return prompts_that_differ((trace, str(run.path)) for run in runs for trace in run.traces)
 
 
 def _notes(lacking: Counter[str]) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from page_bench import text_file
 from page_bench.errors import UsageError
 from page_bench.leaderboard.agreement import between_rows, between_tables
 from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS, Column, named
@@ -157,8 +158,8 @@ def _damage(column: Column, text: str) -> str | None:
 
 def _schema(path: Path) -> list[Finding]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = text_file.read(path)
+    except (OSError, text_file.NotText) as error:
         return [Finding(path, 0, "", f"cannot be read ({error}); add a run to write it anew.")]
     if text == schema_text():
         return []

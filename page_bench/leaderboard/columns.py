@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from page_bench.analysis.estimates import LEAST
 from page_bench.analysis.partition import CAPACITY, DILUTION, UNDECIDED
 from page_bench.config import COMPRESSIONS, SCORE_NORMS
 from page_bench.evictors.base import GRANULARITIES
@@ -67,6 +68,8 @@ def _figure(
     least, most = bounds
     shared = {"unit": unit, "source": "trace", "least": least, "most": most, "always": always}
     made = [Column(name, "number", "figure", meaning, **shared)]  # type: ignore[arg-type]
+    # Few inputs have a value and no interval.
+    shared["always"] = False
     for end in ("low", "high") if interval else ():
         text = f"{end.capitalize()} end of the 95 % interval of {name} ({interval})."
         made.append(Column(f"{name}_{end}", "number", "figure", text, **shared))  # type: ignore[arg-type]
@@ -78,7 +81,7 @@ def _provenance(name: str, kind: Kind, meaning: str, **more: object) -> Column:
 
 
 _WILSON = "Wilson"
-_BOOTSTRAP = "bootstrap over documents"
+_BOOTSTRAP = f"bootstrap over documents; empty where fewer than {LEAST} carry it"
 
 ROW = Column(
     "row",
@@ -123,7 +126,7 @@ COLUMNS: tuple[Column, ...] = (
         choices=tuple(SCORE_NORMS),
     ),
     _identity("n_sink", "integer", "First positions that are always kept.", unit="tokens", least=0),
-    _identity("recent", "integer", "Last positions that are always kept.", unit="tokens", least=1),
+    _identity("recent", "integer", "Last positions that are always kept.", unit="tokens", least=0),
     _identity("window", "integer", "Query rows of the observation window.", unit="tokens", least=1),
     _identity("top_k", "integer", "Size of the key sets that D compares.", unit="keys", least=1),
     _identity("gate", "text", "Name of the gate; `open` is plain eviction, `closed` full cache."),

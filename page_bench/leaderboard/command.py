@@ -48,14 +48,15 @@ def _add(args: argparse.Namespace) -> int:
     from page_bench.leaderboard.run import read_finished
 
     _check_name(args.file)
-    added = rows_of(read_finished(args.runs))
+    runs, left_out = read_finished(args.runs)
+    added = rows_of(runs)
     # Two that add at once would each keep its own rows alone.
     with _locked(args.file):
         board = read_board(args.file) if os.path.exists(args.file) else Board()
         together = merged(board, added, args.replace)
         check_sound(together)
         write_board(args.file, together)
-    for note in added.notes:
+    for note in [*left_out, *added.notes]:
         print(f"note: {note}", file=sys.stderr)
     count = _counted(len(added.rows), "row")
     print(f"{count} added to {args.file}, which holds {len(together.rows)}")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.delta import survivors
+from page_bench.analysis.estimates import Kind, kept_kind
 from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate, share
 from page_bench.gating.rules import CAPACITY_BOUND
 from page_bench.leaderboard.difference import DIFFERS, Difference, of_means, of_shares
@@ -71,7 +72,8 @@ def compare(
     The gate is decided anew, from D at the τ of each number: a gated answer is, input by input,
     the plain or the full one (paper, appendix F). Both sides count as independent samples. They
     read the same rows where the data is the same, so real differences are, if anything, smaller
-    than the intervals say. Our inputs are resampled task by task.
+    than the intervals say. Ours are the estimates of `analysis.estimates`, the paper's own: inputs
+    are resampled all tasks together. Without an interval of ours nothing is compared.
 
     Args:
         cells: in the paper's names, see `counterparts`.
@@ -143,17 +145,17 @@ def _measure(cell: Cell, row: Published, draws: int, seed: int) -> tuple[Estimat
     """Our number, and how many inputs it counts if it is a share of them."""
     rows = _rows(cell, row)
     if row.metric == "drop":
-        return _mean(rows, rows["drop"], draws, seed), None
+        return _mean(rows, rows["drop"], draws, seed, "change"), None
     if row.metric == "open":
         return _share(rows["drop"].to_numpy() >= (row.threshold or 0.0))
     gates = row.gate.split("-")
     if row.metric == "kept_kv":
         opened = _opens(rows, gates[0], row.threshold)
         kept = np.where(opened, rows["plain_kept"], rows["full_kept"])
-        return _mean(rows, kept, draws, seed), None
+        return _mean(rows, kept, draws, seed, kept_kind(gates[0])), None
     answers = [_answers(rows, gate, row.threshold) for gate in gates]
     if row.metric == "delta":
-        return _mean(rows, answers[0] - answers[1], draws, seed), None
+        return _mean(rows, answers[0] - answers[1], draws, seed, "change"), None
     full = rows["full"].to_numpy()
     inputs = rows["input"].to_numpy()
     if row.metric == "rho":
@@ -162,7 +164,7 @@ def _measure(cell: Cell, row: Published, draws: int, seed: int) -> tuple[Estimat
     values = answers[0] if row.metric == "accuracy" else ((full > 0) & (answers[0] == 0)) * 1.0
     if len(inputs) == len(set(inputs)):
         return _share(values > 0)
-    return _mean(rows, values, draws, seed), None
+    return _mean(rows, values, draws, seed, "share"), None
 
 
 def _rows(cell: Cell, row: Published) -> pd.DataFrame:
@@ -214,7 +216,8 @@ def _share(flags: NDArray[np.bool_]) -> tuple[Estimate, int]:
     return share(int(flags.sum()), len(flags)), int(flags.sum())
 
 
-def _mean(rows: pd.DataFrame, values: object, draws: int, seed: int) -> Estimate:
-    # Both sides asked a fixed number of inputs of each task.
-    boot = ClusterBootstrap(rows["input"].tolist(), draws, seed, rows["task"].tolist())
-    return boot.mean(np.asarray(values))
+def _mean(rows: pd.DataFrame, values: object, draws: int, seed: int, kind: Kind) -> Estimate:
+    found = ClusterBootstrap(rows["input"].tolist(), draws, seed).mean(np.asarray(values), kind)
+    if not found.has_interval:
+        raise _NoCounterpart(f"{found.method} for an interval of ours, {found.n} inputs")
+    return found

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from page_bench.analysis.arguments import add_bootstrap
+from page_bench.analysis.estimates import with_ends
 from page_bench.analysis.pairs import pair_runs
 from page_bench.analysis.report import table, to_json
 from page_bench.analysis.runs import read_runs
@@ -113,8 +114,9 @@ def _budgets(row: Published) -> str:
 
 def _interval(value: float, low: float | None, high: float | None, signed: bool = False) -> str:
     sign = "+" if signed else ""
-    shown = f"{value:{sign}.3f}"
-    return shown if low is None or high is None else f"{shown} [{low:{sign}.3f}, {high:{sign}.3f}]"
+    if low is None or high is None:
+        return f"{value:{sign}.3f}"
+    return with_ends(value, low, high, sign)
 
 
 def _summary(compared: Sequence[Comparison], margin: float) -> list[str]:

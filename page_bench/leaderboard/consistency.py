@@ -54,12 +54,14 @@ def number(row: Row, name: str) -> float | None:
 def _intervals(row: Row, names: list[str]) -> Iterator[Told]:
     for name in names:
         low, value, high = (number(row, one) for one in (f"{name}_low", name, f"{name}_high"))
-        if low is None and high is None and (value is None or row.get("source") == "published"):
+        if low is None and high is None:
             continue
         if low is None or value is None or high is None:
             yield name, "has a part of value and interval without the others."
         elif not low - ROUNDING <= value <= high + ROUNDING:
             yield name, f"is {value:g}, outside its own interval [{low:g}, {high:g}]."
+        elif low == high and name != "kept_kv":
+            yield name, "has an interval without width, which no number of answers can give."
 
 
 def _counts(row: Row) -> Iterator[Told]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from page_bench.analysis.estimates import with_ends
 from page_bench.errors import UsageError
 from page_bench.leaderboard.columns import COLUMNS
 from page_bench.leaderboard.consistency import number
@@ -128,7 +129,9 @@ def _estimate(row: Row, name: str) -> str:
     value, low, high = (number(row, one) for one in (name, f"{name}_low", f"{name}_high"))
     if value is None:
         return "–"
-    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    if low is not None and low == high:
+        return f"{value:.3f} (exact)"
+    return f"{value:.3f}" if low is None or high is None else with_ends(value, low, high)
 
 
 def _worst(tasks: Sequence[Row]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from page_bench import text_file
 from page_bench.errors import UsageError
 from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS, Column
 from page_bench.leaderboard.row import Row, Value, sort_key, texts, to_value
@@ -81,16 +82,17 @@ def read_lines(path: Path, columns: Sequence[Column]) -> list[Line]:
         UsageError: it cannot be read, or is no table of these columns.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = text_file.read(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror or error}).") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 (byte {error.start}); restore it.") from error
-    if text.startswith("\ufeff"):
-        raise UsageError(f"{path} line 1 begins with a byte order mark; remove it.")
+    except text_file.NotText as error:
+        raise UsageError(f"{path} {error}; restore it, or save it as UTF-8.") from error
     if "\r" in text:
         number = text[: text.index("\r")].count("\n") + 1
-        raise UsageError(f"{path} line {number} holds a carriage return; end lines by LF alone.")
+        raise UsageError(
+            f"{path} line {number} holds a carriage return without a line feed; end lines by LF or "
+            f"CRLF."
+        )
     if not text.endswith("\n"):
         raise UsageError(f"{path} does not end with a line break: it was cut off; restore it.")
     reader = csv.reader(io.StringIO(text), strict=True)

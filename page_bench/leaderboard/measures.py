@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.costs import cost_columns
+from page_bench.analysis.estimates import Kind, kept_kind
 from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate
 from page_bench.analysis.partition import parts
 from page_bench.analysis.pools import inputs, rate
@@ -59,8 +60,7 @@ def row_figures(answers: Answers, draws: int = DRAWS, seed: int = SEED) -> dict[
 
     Args:
         answers: of its suite.
-        draws, seed: of the bootstrap over documents; it draws from all tasks together, which is the
-            more cautious where a task's few answers are all alike.
+        draws, seed: of the bootstrap over documents; see `analysis.estimates`.
     """
     own, full, plain = answers.own, answers.full, answers.plain
     names = [trace.task for trace in own]
@@ -68,7 +68,8 @@ def row_figures(answers: Answers, draws: int = DRAWS, seed: int = SEED) -> dict[
     kept_kv = np.array([trace.kept_kv for trace in own])
     means = [_scores(own), kept_kv, _correct(own) - base]
     boot = ClusterBootstrap(_documents(own), draws, seed)
-    score, kept, delta = boot.means(np.stack(means, -1))
+    kinds: list[Kind] = ["share", kept_kind(answers.gate), "change"]
+    score, kept, delta = boot.means(np.stack(means, -1), kinds)
     found: dict[str, Value] = {
         "n": len(own),
         "n_tasks": len(set(names)),

@@ -27,6 +27,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from page_bench import text_file
 from page_bench.errors import UsageError
 
 PUBLISHED = Path(__file__).with_name("published.csv")
@@ -104,8 +105,8 @@ def read_published(path: Path = PUBLISHED) -> list[Published]:
         UsageError: the file cannot be read, or a line is not what the module describes.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = text_file.read(path)
+    except (OSError, text_file.NotText) as error:
         raise UsageError(f"{path} cannot be read ({error}); install page-bench anew.") from error
     lines = csv.reader(text.splitlines())
     if tuple(next(lines, [])) != COLUMNS:

@@ -11,9 +11,9 @@ from page_bench import json_text
 from page_bench.analysis.suites import split as suite_of
 from page_bench.config import PageConfig, is_ours
 from page_bench.errors import UsageError
-from page_bench.harness import MODEL
 from page_bench.leaderboard import shell
 from page_bench.leaderboard.paths import is_local, last_part, without_folders, without_path
+from page_bench.own_runs import MODEL
 
 PREFIX = ("lm_eval", "run", "--model", MODEL)
 _OF_THE_MACHINE = (

@@ -10,8 +10,9 @@ from typing import Any
 
 from page_bench import json_text
 from page_bench.errors import UsageError
-from page_bench.harness import MODEL
+from page_bench.harness import MODEL_TARGET
 from page_bench.leaderboard.row import MOST_NESTED, nesting
+from page_bench.own_runs import MODEL
 
 Results = Mapping[str, Any]
 Kinds = tuple[type, ...]
@@ -51,11 +52,20 @@ _FIGURES: dict[str, Kinds] = {"correct,none": (int, float, _NULL)}
 """Of one task. Null stands for what is missing as well."""
 
 
+_CLASS = MODEL_TARGET.rpartition(":")[2]
+"""What lm-eval calls a model that was given as an object."""
+
+
+class OtherModelError(UsageError):
+    """The results are of a model that is not page_hf, or that no command can name."""
+
+
 def read_results(path: Path) -> Results:
     """What a results JSON holds; all that a leaderboard reads of it is of the right kind.
 
     Raises:
-        UsageError: it cannot be read, is of another model, or not as lm-eval writes it.
+        OtherModelError: it is of another model.
+        UsageError: it cannot be read, or is not as lm-eval writes it.
     """
     try:
         results = json_text.parse(path.read_bytes(), nan=True)
@@ -66,8 +76,13 @@ def read_results(path: Path) -> Results:
         raise UsageError(
             f"{path} is no whole results file of lm-eval ({error}); run again, or leave it out."
         ) from error
+    if isinstance(page, dict) and (page.get("objects") or model == _CLASS):
+        raise OtherModelError(
+            f"{path} is of a model that was given as an object, which no command can name (run it "
+            f"as --model {MODEL} with names to add it); leave it out."
+        )
     if page is None or model != MODEL:
-        raise UsageError(
+        raise OtherModelError(
             f"{path} is of --model {model}, whose cache nothing is known of; leave it out."
         )
     wrong = _wrong(results)

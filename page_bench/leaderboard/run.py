@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections import Counter
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from page_bench import json_text
 from page_bench.analysis.runs import Arm, read_traces
 from page_bench.analysis.suites import split
 from page_bench.errors import UsageError
-from page_bench.leaderboard.results import Results, read_results
+from page_bench.leaderboard.results import OtherModelError, Results, read_results
 from page_bench.leaderboard.row import MOST_NESTED, nesting
 from page_bench.trace import Trace
 from page_bench.user_path import user_path
@@ -31,7 +33,7 @@ class Run:
     Attributes:
         path: of the results JSON.
         results: what it holds.
-        traces: one per answer, all scored.
+        traces: of the answers that are scored.
     """
 
     path: Path
@@ -57,14 +59,18 @@ class Run:
         return dict(sorted(found.items()))
 
 
-def read_finished(places: Sequence[str | Path]) -> list[Run]:
+def read_finished(places: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
     """All runs of results files, and of folders with all below them.
 
     Args:
         places: results files, and folders of lm-eval's or a sweep's layout.
 
+    Returns:
+        Runs, and sentences on what is left out: runs of other models, and tasks or answers without
+        a `correct` of 0 or 1.
+
     Raises:
-        UsageError: nothing is there, or a run is not whole.
+        UsageError: nothing is there that could be counted, or a run is not whole.
     """
     paths: dict[Path, Path] = {}
     for place in places:
@@ -84,7 +90,17 @@ def read_finished(places: Sequence[str | Path]) -> list[Run]:
                 )
         for file in found:
             paths.setdefault(file.resolve(), file)
-    return [_read(path) for path in paths.values()]
+    runs, left_out = [], []
+    for path in paths.values():
+        try:
+            run, said = _scored(_read(path))
+        except OtherModelError as error:
+            run, said = None, [str(error).replace("; leave it out", ", and is left out")]
+        runs += [] if run is None else [run]
+        left_out += said
+    if not runs:
+        raise UsageError(" ".join(left_out))
+    return runs, left_out
 
 
 def _read(path: Path) -> Run:
@@ -92,7 +108,6 @@ def _read(path: Path) -> Run:
     results = read_results(path)
     run = Run(path, results, _traces(path, results["config"]["page"]))
     _check_names(run)
-    _check_scores(run)
     _check_counts(run)
     arms = {(Arm.of(trace), trace.gate, trace.tau) for trace in run.traces}
     if len(arms) > 1 and not _differs_by_task(run):
@@ -166,39 +181,91 @@ def _check_names(run: Run) -> None:
             )
 
 
-def _check_scores(run: Run) -> None:
-    for trace in run.traces:
-        if trace.correct not in (0, 1) or trace.score is None:
-            what = f"{trace.task} document {trace.doc_id}"
-            raise UsageError(
-                f"{run.path}: {what} has no `correct` of 0 or 1 and no `score`, as where a run "
-                f"failed or its task reports neither; run again, or leave the task out."
-            )
+def _scored(run: Run) -> tuple[Run | None, list[str]]:
+    """The run without what cannot be counted, None where that is all, and sentences on it.
+
+    An answer that its task's filters pass over is left out by itself. A task of which a document
+    has no other answer is left out whole: a part of its documents is another task.
+    """
+    counted = [trace for trace in run.traces if _counts(trace)]
+    documents = {(trace.task, trace.doc_id) for trace in counted}
+    lacking = [t for t in run.traces if (t.task, t.doc_id) not in documents]
+    broken = {trace.task: trace for trace in reversed(lacking)}
+    said = [
+        f"{run.path}: {task} is left out, since document {trace.doc_id} has {_lack(trace)}."
+        for task, trace in broken.items()
+    ]
+    passed_over = Counter(t.task for t in run.traces if not _counts(t) and t.task not in broken)
+    said += [
+        f"{run.path}: {n} answers to {task} are left out, since lm-eval has scored another one of "
+        f"the same document."
+        for task, n in passed_over.items()
+    ]
+    left = [trace for trace in counted if trace.task not in broken]
+    return (dataclasses.replace(run, traces=left) if left else None), said
+
+
+def _counts(trace: Trace) -> bool:
+    """Whether the leaderboard has a place for an answer's scores."""
+    return trace.correct in (0, 1) and trace.score is not None and 0 <= trace.score <= 1
+
+
+def _lack(trace: Trace) -> str:
+    if trace.score is None:
+        return "no score: its run ended early, or its task gives no number for one document"
+    if trace.correct in (0, 1):
+        return f"the score {trace.score:g}, which is no share"
+    metric = (trace.metric or "score").partition(",")[0]
+    return f"no `correct` of 0 or 1, by which answers are counted: its metric is {metric}"
 
 
 def _check_counts(run: Run) -> None:
     """Refuse a run whose trace lacks answers that the results count, or holds others."""
-    counts = Counter(trace.task for trace in run.traces)
+    distinct = {(trace.task, trace.doc_id, trace.repeat) for trace in run.traces}
+    if len(distinct) != len(run.traces):
+        raise UsageError(f"the trace beside {run.path} holds an answer twice; run it again.")
     results = run.results
     for task, settings in results["configs"].items():
-        wanted = results["n-samples"][task]["effective"] * (settings.get("repeats") or 1)
-        if counts[task] != wanted:
+        own = [trace for trace in run.traces if trace.task == task]
+        # A document of given continuations has a trace for each of its contexts.
+        generated = settings.get("output_type", "generate_until") == "generate_until"
+        held = len(own) if generated else len({trace.doc_id for trace in own})
+        wanted = results["n-samples"][task]["effective"]
+        wanted *= (settings.get("repeats") or 1) if generated else 1
+        if held != wanted:
             raise UsageError(
-                f"{run.path} counts {wanted} answers of {task}, but its trace holds "
-                f"{counts[task]}; run it again."
+                f"{run.path} counts {wanted} answers of {task}, but its trace holds {held}; run it "
+                f"again."
             )
-        told = results["results"][task].get("correct,none")
-        mean = sum(float(t.correct or 0) for t in run.traces if t.task == task) / wanted
-        if told is not None and not abs(told - mean) <= 1e-9:
-            raise UsageError(
-                f"{run.path} says that {told:.4f} of {task} is correct, its trace {mean:.4f}; one "
-                f"of them was changed, so run it again."
-            )
-    if unknown := counts.keys() - results["configs"].keys():
+        _check_mean(run, task, own)
+    counts = {trace.task for trace in run.traces}
+    if unknown := counts - results["configs"].keys():
         raise UsageError(
             f"the trace beside {run.path} holds {min(unknown)}, which the results do not; run it "
             f"again."
         )
-    distinct = {(trace.task, trace.doc_id, trace.repeat) for trace in run.traces}
-    if len(distinct) != len(run.traces):
-        raise UsageError(f"the trace beside {run.path} holds an answer twice; run it again.")
+
+
+def _check_mean(run: Run, task: str, traces: Sequence[Trace]) -> None:
+    """Refuse a task of which results and trace say different things."""
+    metric, _, filter_name = (traces[0].metric or "score,none").partition(",")
+    settings = run.results["configs"][task].get("metric_list") or []
+    means = {one.get("metric") for one in settings if one.get("aggregation") == "mean"}
+    if metric == "score":  # of our own tasks, in which `correct` is what counts
+        told, values = f"correct,{filter_name}", [(t.doc_id, t.correct) for t in traces]
+    elif metric in means:
+        told, values = f"{metric},{filter_name}", [(t.doc_id, t.score) for t in traces]
+    else:  # what the mean of the scores need not be
+        return
+    said = run.results["results"][task].get(told)
+    documents: dict[int, list[float]] = defaultdict(list)
+    for doc_id, value in values:
+        documents[doc_id] += [] if value is None else [value]
+    if said is None or not all(documents.values()):  # what lacks a score is left out later
+        return
+    mean = statistics.fmean(statistics.fmean(own) for own in documents.values())
+    if not abs(said - mean) <= 1e-9:
+        raise UsageError(
+            f"{run.path} says that {said:.4f} of {task} is correct, its trace {mean:.4f}; one of "
+            f"them was changed, so run it again."
+        )

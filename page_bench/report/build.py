@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from page_bench import __version__
 from page_bench.analysis.cells import Cell
+from page_bench.analysis.estimates import share
 from page_bench.errors import UsageError
 from page_bench.report.section import Section, Table, Value
 from page_bench.report.settings import Settings
@@ -80,7 +81,7 @@ def build(
             "capacity-bound tasks": settings.capacity_bound,
             "bootstrap draws": settings.draws,
             "bootstrap seed": settings.seed,
-            "resampled": "task by task" if settings.stratified else "all inputs together",
+            "resampled": "inputs of all tasks together",
             "ρ threshold": settings.rho_threshold,
             "page-bench": __version__,
         },
@@ -122,6 +123,8 @@ def data_section(sources: Sources) -> Section:
                 ["n: traces."],
             )
         )
+    if sources.cut:
+        tables.append(_cut(sources))
     if sources.versions:
         tables.append(
             Table(
@@ -147,6 +150,27 @@ def data_section(sources: Sources) -> Section:
         "the full one."
     )
     return Section("data", "What was read", text, tables)
+
+
+def _cut(sources: Sources) -> Table:
+    """How many answers their length limit cut, task by task."""
+    kinds = sorted({kind[:3] for kind in sources.cut})
+    rows: list[list[Value]] = []
+    for task, full, limit in kinds:
+        cut = sources.cut[task, full, limit, True]
+        n = cut + sources.cut[task, full, limit, False]
+        rows.append([task, "full" if full else "evicted", limit, n, share(cut, n)])
+    return Table(
+        "data_cut",
+        "How many answers were cut at their length limit?",
+        ["task", "cache", "tokens allowed", "n", "cut"],
+        rows,
+        [
+            "n: generated answers. Cut: as long as allowed, and neither an end-of-sequence token "
+            "nor a stop string at the end. Where only evicted answers are cut, eviction made them "
+            "ramble; where the full cache's are too, the limit is short or the task sets no stop."
+        ],
+    )
 
 
 def _made(

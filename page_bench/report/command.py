@@ -52,7 +52,7 @@ def run(argv: Sequence[str]) -> int:
     write(report, folder, _bar("charts"))
     for note in report.notes:
         print(f"note: {note}")
-    left_out = sum(bool(file.left_out) for file in sources.files)
+    left_out = sum(not file.n for file in sources.files)
     print(
         f"{len(sources.cells)} cells from {len(sources.files) - left_out} files, {left_out} files "
         f"left out; report written to {folder / PAGE}"
@@ -93,9 +93,7 @@ def _choice(args: argparse.Namespace) -> Choice:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    return Settings(
-        args.capacity_bound, args.draws, args.seed, not args.unstratified, args.rho_threshold
-    )
+    return Settings(args.capacity_bound, args.draws, args.seed, args.rho_threshold)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -142,7 +140,6 @@ def parser() -> argparse.ArgumentParser:
         help="tasks that eviction ruins, names or patterns separated by commas (default "
         "%(default)s)",
     )
-    add("--unstratified", action="store_true", help="resample all tasks together, as the paper")
     add("--rho_threshold", type=share, default=RHO_THRESHOLD, help="(default %(default)s)")
     add_bootstrap(made)
     add(

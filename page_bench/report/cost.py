@@ -23,6 +23,7 @@ from page_bench.report.panels import (
     size_of,
     start_at,
 )
+from page_bench.report.resampling import how
 from page_bench.report.section import Chart, Section, Table, Value
 from page_bench.report.settings import Settings
 
@@ -81,7 +82,7 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
         ],
         rows,
         [
-            "Intervals are Student's over inputs; they say nothing of other machines or batches.",
+            f"{how(settings)} They say nothing of other machines or batches.",
             "All budgets below 1 together count each input once, by its mean.",
         ],
     )

@@ -32,7 +32,8 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
         "Δ is the mean of gated − plain over inputs and budgets below 1, at matched nominal "
         "budget: a closed gate keeps the whole cache, so that Δ is no gain at matched memory, and "
         "the open rate belongs to it. Where the gate opens on every input, both arms give the same "
-        f"answers and Δ is 0. Capacity-bound: {settings.capacity_bound}."
+        "answers and Δ is 0 here; the interval bounds what inputs on which it closes may bring. "
+        f"Capacity-bound: {settings.capacity_bound}."
     )
     own = [cell for cell in cells if len(cell.evicted)]
     if not own:
@@ -88,9 +89,10 @@ def _cells(
         ],
         [
             how(settings),
-            "p: two-sided, from the same draws, 2 (k + 1) / (draws + 1). “Stays”: by Benjamini "
-            f"and Hochberg's procedure at q = {Q:g} over the {len(cells)} values of Δ in this "
-            "table.",
+            "p: two-sided, the share of ways to flip the signs of the inputs' differences that "
+            "give as large a Δ; k inputs that differ cannot show less than 2 / 2ᵏ. “Stays”: by "
+            f"Benjamini and Hochberg's procedure at q = {Q:g} over the {len(cells)} values of Δ in "
+            "this table.",
         ],
     )
 

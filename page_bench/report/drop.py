@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.drops import separations
+from page_bench.analysis.estimates import LEAST
 from page_bench.analysis.pools import arms, inputs, mean, prefills
+from page_bench.profile import bin_size
 from page_bench.report.palette import looks
 from page_bench.report.panels import (
     identity,
@@ -23,8 +25,10 @@ from page_bench.report.panels import (
     panels,
     size_of,
 )
+from page_bench.report.resampling import how
 from page_bench.report.section import Chart, Section, Table, Value
 from page_bench.report.settings import Settings
+from page_bench.summary import FEW_LAYERS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,17 +56,24 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
     heads = [group[0] for group in groups]
     names, values = identity(heads, gate=False)
     rows: list[list[Value]] = []
+    notes = ["One evictor stands for all with the same D."]
     for cell in heads:
+        third = None if cell.agreement is None else bin_size(cell.agreement.shape[1])
+        if third is not None and third < FEW_LAYERS:
+            notes.append(
+                f"{cell.model}: D compares {third} layers per third; from fewer than {FEW_LAYERS} "
+                f"it may point the wrong way."
+            )
         for task, mine in inputs(cell).groupby("task", sort=True):
             drops = mine["drop"].to_numpy()
             known = drops[~np.isnan(drops)]
-            average = mean(drops, list(mine["unit"]), settings.draws, settings.seed)
+            average = mean(drops, list(mine["unit"]), settings.draws, settings.seed, "change")
             ends: list[Value] = [None] * 4
             if len(known):
                 spread = float(known.std(ddof=1)) if len(known) > 1 else None
                 ends = [spread, *(float(q) for q in np.quantile(known, [0, 0.5, 1]))]
             bound = "yes" if settings.is_capacity_bound(str(task)) else "no"
-            rows.append([*values(cell), str(task), bound, len(known), average, *ends])
+            rows.append([*values(cell), str(task), bound, third, len(known), average, *ends])
     tables = [
         Table(
             "drop",
@@ -71,6 +82,7 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
                 *names,
                 "task",
                 "capacity-bound",
+                "layers per third",
                 "n",
                 "mean D",
                 "standard deviation",
@@ -79,7 +91,7 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
                 "highest",
             ],
             rows,
-            ["One evictor stands for all with the same D. Intervals are Student's."],
+            [*dict.fromkeys(notes), how(settings)],
         ),
         _auc(own, settings, draws),
     ]
@@ -103,18 +115,18 @@ def _auc(own: Sequence[Cell], settings: Settings, draws: int) -> Table:
     names, values = identity(shown, gate=False)
     rows: list[list[Value]] = []
     for cell in shown:
-        for one in separations(
-            cell, settings.is_capacity_bound, draws, settings.seed, settings.stratified
-        ):
+        for one in separations(cell, settings.is_capacity_bound, draws, settings.seed):
             n = one.n_closed + one.n_others
             rows.append([*values(cell), one.closed, n, one.n_closed, one.n_others, one.auc])
-    how = "task by task" if settings.stratified else "all together"
     return Table(
         "drop_auc",
         "How well does D tell apart the inputs that are to stay closed?",
         [*names, "to stay closed", "n", "of these closed", "others", "AUC of D"],
         rows,
-        [f"Intervals: documents resampled {how}, {draws} draws."],
+        [
+            f"Intervals: documents of all tasks resampled together, {draws} draws; none where a "
+            f"class has fewer than {LEAST}."
+        ],
     )
 
 

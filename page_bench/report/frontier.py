@@ -43,8 +43,8 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
             [[*values(cell), *_crossover(found[id(cell)])] for cell in own],
             [
                 how(settings),
-                "No crossover: the gated curve nowhere lies above. The crossover's interval is of "
-                "the resamples that have one.",
+                "No crossover: the gated curve nowhere lies above. A crossover has no interval: it "
+                "jumps from one stretch of the curves to another, so no resampling holds it.",
             ],
         ),
         Table(

@@ -55,8 +55,8 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
         groups.setdefault((cell.evictor, cell.gate), []).append(cell)
     pooled = {name: harms(group, settings.draws, settings.seed) for name, group in groups.items()}
     note = (
-        "Intervals are Wilson's; where a document stands there several times, documents are "
-        f"resampled ({settings.draws} draws). Budgets are nominal: where the gate closes, the "
+        "Intervals are Wilson's; where answers to a document differ, documents are resampled "
+        f"({settings.draws} draws). Budgets are nominal: where the gate closes, the "
         "whole cache stays."
     )
     tables = [

@@ -21,6 +21,7 @@ from page_bench.report.panels import (
     panels,
     size_of,
 )
+from page_bench.report.resampling import how
 from page_bench.report.section import Chart, Section, Table, Value
 from page_bench.report.settings import Settings
 
@@ -77,7 +78,8 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
             ],
             rows,
             [
-                "One evictor stands for all with the same D. Intervals are Student's.",
+                "One evictor stands for all with the same D.",
+                how(settings),
                 f"A recorded D is another where it differs by more than {TOLERANCE:g}, as it does "
                 "for runs whose gate reads other layers, bins or head pairs.",
             ],

@@ -12,6 +12,7 @@ from page_bench.report.panels import identity
 from page_bench.report.resampling import how, resampling_of
 from page_bench.report.section import Section, Table, Value
 from page_bench.report.settings import Settings
+from page_bench.report.values import shown
 
 _QUESTION = "How much of what a perfect gate could gain does the gate gain?"
 
@@ -95,7 +96,7 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
         "gain over plain eviction, mean over budgets below 1",
         [
             Row(
-                f"{cell.label}\nn = {one.delta.n}, recovery {one.recovery.value:.2f}",
+                f"{cell.label}\nn = {one.delta.n}, recovery {shown(one.recovery.value)}",
                 [one.delta, one.headroom],
             )
             for cell, one in zip(own, found, strict=True)

@@ -103,8 +103,8 @@ def _row(part: Part) -> list[Value]:
 
 def _notes(settings: Settings) -> list[str]:
     return [
-        "Intervals are Wilson's; where a document stands there several times, documents are "
-        f"resampled ({settings.draws} draws)."
+        "Intervals are Wilson's; where answers to a document differ, documents are resampled "
+        f"({settings.draws} draws)."
     ]
 
 

@@ -53,8 +53,8 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
         for name, group in groups.items()
     }
     note = (
-        "Intervals are Wilson's; where a document stands there several times, documents are "
-        f"resampled ({settings.draws} draws)."
+        "Intervals are Wilson's; where answers to a document differ, documents are resampled "
+        f"({settings.draws} draws)."
     )
     tables = [
         Table(

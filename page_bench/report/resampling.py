@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from page_bench.analysis.estimates import EXACT, FEW, FLAT, LEAST
 from page_bench.analysis.resampling import Resampling
 from page_bench.report.settings import Settings
 
 
 def resampling_of(settings: Settings) -> Resampling:
     """How inputs are resampled."""
-    return Resampling(settings.draws, settings.seed, settings.stratified)
+    return Resampling(settings.draws, settings.seed)
 
 
 def how(settings: Settings) -> str:
     """The same in words."""
-    by = "task by task" if settings.stratified else "all tasks together"
     return (
-        f"Intervals, 95 %: percentiles of {settings.draws} draws of whole inputs (task and "
-        f"document, with all its budgets), {by}, seed {settings.seed}; shares of distinct inputs "
-        "have Wilson's. An interval without width is of equal values, which is no certainty."
+        f"Intervals, 95 %: Wilson's for shares of distinct inputs and where all inputs agree, else "
+        f"percentiles of {settings.draws} draws of whole inputs (task and document, with all its "
+        f"budgets), all tasks together as in the paper, seed {settings.seed}. “{FEW}”: fewer than "
+        f"{LEAST} inputs carry the number, and a bootstrap of so few covers too little. “{FLAT}”: "
+        f"it is the same in all draws, which is no certainty. “{EXACT}”: settings fix it."
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from page_bench.analysis.cells import Cell
+from page_bench.analysis.estimates import LEAST
 from page_bench.analysis.partition import Part, parts
 from page_bench.analysis.pools import arms, inputs
 from page_bench.analysis.scaling import Fit, Point, fit
@@ -125,7 +126,8 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
             [
                 f"The slope's interval resamples the inputs within each point ({settings.draws} "
                 "draws): how far these inputs settle it. The last column resamples the points: how "
-                "far it hangs on which models, suites and tasks are in.",
+                "far it hangs on which models, suites and tasks are in. An interval needs "
+                f"{LEAST} inputs in each point, or as many points.",
                 "No point is left out for being small or out of line.",
             ],
         ),
@@ -198,7 +200,9 @@ def _draw(
         line = fits[evictor].within
         ends = np.array([0.0, 1.0])
         if not np.isnan(line.value):
-            one.plot(ends, line.value * ends, color=GATED.color, lw=1.5, label="fit, 95 % band")
+            label = "fit, 95 % band" if line.has_interval else f"fit ({line.method})"
+            one.plot(ends, line.value * ends, color=GATED.color, lw=1.5, label=label)
+        if line.has_interval:
             one.fill_between(
                 ends, line.low * ends, line.high * ends, color=GATED.color, alpha=0.12, lw=0
             )

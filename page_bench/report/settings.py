@@ -22,14 +22,12 @@ class Settings:
             separated by commas. As in `gate=task_oracle`, each is compared with the whole name
             and with what follows any underscore in it.
         draws, seed: of all bootstraps.
-        stratified: whether inputs are resampled task by task; the paper's are not.
         rho_threshold: see `RHO_THRESHOLD`.
     """
 
     capacity_bound: str = CAPACITY_BOUND
     draws: int = DRAWS
     seed: int = SEED
-    stratified: bool = True
     rho_threshold: float = RHO_THRESHOLD
 
     def __post_init__(self) -> None:

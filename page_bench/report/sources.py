@@ -17,6 +17,8 @@ from page_bench.analysis.authors_logs import read_authors
 from page_bench.analysis.cell_notes import cell_notes
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.gate_choice import Choice, Place
+from page_bench.analysis.left_out import left_out
+from page_bench.analysis.outcomes import METRICS
 from page_bench.analysis.own_cells import cells_of
 from page_bench.analysis.runs import Record, read_traces
 from page_bench.errors import UsageError
@@ -38,8 +40,8 @@ class Source:
 
     Attributes:
         path: as found.
-        n: rows read; 0 where it was left out.
-        left_out: why; empty where it was used.
+        n: rows used.
+        left_out: why others were not, or the whole file; empty where all were.
     """
 
     path: Path
@@ -58,6 +60,8 @@ class Sources:
         settings: how many traces were made with which `_SETTINGS`.
         versions: of packages, from results that stand beside traces, and how many say so.
         prompts: by seed, hashes of its prompts.
+        cut: by task, whether the full cache answered, tokens allowed and whether they cut the
+            answer, how many answers there are.
     """
 
     cells: list[Cell]
@@ -66,6 +70,7 @@ class Sources:
     settings: Counter[tuple[str, ...]] = field(default_factory=Counter)
     versions: Counter[tuple[str, str]] = field(default_factory=Counter)
     prompts: dict[int, frozenset[str]] = field(default_factory=dict)
+    cut: Counter[tuple[str, bool, int, bool]] = field(default_factory=Counter)
 
     @property
     def setting_names(self) -> tuple[str, ...]:
@@ -159,9 +164,15 @@ def _read_own(files: Iterable[Path], seed: int | None, choice: Choice, found: So
         # Only ablations of D read these, and they are most of a line.
         read = read_traces(path, without=("margin", "pair_agreement"))
         records += read
-        found.files.append(Source(path, len(read)))
+        lacking, why = left_out((r.trace for r in read), choice.metric or METRICS[0])
+        found.files.append(Source(path, len(read) - lacking, why))
         found.settings.update(
             tuple(str(getattr(record.trace, name)) for name in _SETTINGS) for record in read
+        )
+        found.cut.update(
+            (trace.task, trace.kept_all_because is not None, trace.answer_limit, trace.cut)
+            for trace in (record.trace for record in read)
+            if trace.cut is not None and trace.answer_limit is not None
         )
         _beside(path, found)
     prompts = frozenset(record.trace.prompt_sha256 for record in records)

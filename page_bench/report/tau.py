@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from page_bench.analysis.cell_sweep import compares_drop, sweep_cell
 from page_bench.analysis.cells import Cell
+from page_bench.analysis.estimates import LEAST
 from page_bench.analysis.pools import arms, prefills
 from page_bench.analysis.tau_sweep import AROUND, PLATEAU, Sweep
 from page_bench.report.palette import looks
@@ -49,16 +50,13 @@ def section(cells: Sequence[Cell], settings: Settings) -> Section:
         return Section("tau", "τ", f"{why} at budgets below 1, so that none can be moved.")
     draws = min(settings.draws, FEW_DRAWS)
     sweeps = {
-        id(cell): sweep_cell(
-            cell, settings.is_capacity_bound, draws, settings.seed, settings.stratified
-        )
+        id(cell): sweep_cell(cell, settings.is_capacity_bound, draws, settings.seed)
         for cell in read
     }
-    how = "task by task" if settings.stratified else "all together"
     note = (
         f"n counts inputs. Rates of opening have Wilson's intervals; for Δ, kept KV and the rates "
-        f"among harmed and unharmed inputs, documents are resampled {how} ({draws} draws), budgets "
-        f"below 1 pooled. Such a rate has an interval without width at 0 and 1; read its n."
+        f"among harmed and unharmed inputs, budgets below 1 are pooled and documents resampled "
+        f"({draws} draws) unless they all agree; of fewer than {LEAST} no interval is given."
     )
     left = len(own) - len(read)
     notes = [note]
@@ -141,7 +139,7 @@ def _row(found: Sweep) -> list[Value]:
         found.best,
         best.delta,
         best.kept_kv,
-        *found.plateau,
+        *(found.plateau or (None, None)),
         *around,
     ]
 

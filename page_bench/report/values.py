@@ -11,6 +11,8 @@ from page_bench.report.section import Table, Value
 
 NOTHING = "–"
 N = "n"
+PARTS = ("low", "high", "n", "method")
+"""Of an estimate, besides its value."""
 
 
 def has_n(table: Table) -> bool:
@@ -39,19 +41,22 @@ def shown(value: Value, with_n: bool = False) -> str:
 
 
 def expanded(table: Table) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows for a spreadsheet: an estimate is four columns, nothing is empty."""
+    """Headings and rows for a spreadsheet: an estimate is five columns, nothing is empty.
+
+    The last says which interval it is, or why there is none.
+    """
     wide = [any(isinstance(row[i], Estimate) for row in table.rows) for i in _places(table)]
     heads = []
     for name, is_wide in zip(table.columns, wide, strict=True):
-        heads += [name, f"{name} low", f"{name} high", f"{name} n"] if is_wide else [name]
+        heads += [name, *(f"{name} {part}" for part in PARTS)] if is_wide else [name]
     rows = []
     for row in table.rows:
         cells: list[str] = []
         for value, is_wide in zip(row, wide, strict=True):
             if isinstance(value, Estimate):
-                cells += [*map(_exact, (value.value, value.low, value.high)), str(value.n)]
+                cells += [_exact(value.value), *(_exact(getattr(value, p)) for p in PARTS)]
             else:
-                cells += [_exact(value), *([""] * 3 if is_wide else [])]
+                cells += [_exact(value), *([""] * len(PARTS) if is_wide else [])]
         rows.append(cells)
     return heads, rows
 

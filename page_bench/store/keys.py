@@ -15,6 +15,7 @@ import torch
 from page_bench.calibration.fingerprint import Fingerprint, model_fingerprint
 from page_bench.config import PageConfig
 from page_bench.continuations import ContinuationRequest
+from page_bench.keep_jobs import DECODE_ROWS
 from page_bench.prefill import base_model, text_config
 from page_bench.prompt import Prompt
 from page_bench.prompt_pass import ArmAnswer
@@ -100,6 +101,12 @@ class StoredModel:
         """What enters a key: all but the name, and the generation config, which has its place."""
         return {k: v for k, v in asdict(self).items() if k not in ("name", "generation")}
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether an answer does not depend on what is decoded with it: all products in fp32."""
+        precise = self.setting.get("matmul_precision", "highest") == "highest"
+        return precise and self.dtype in ("float32", "float64")
+
 
 def seen_key(model: StoredModel, prompt: Prompt, config: PageConfig) -> Key:
     """Key of what the prefill of a prompt shows, whatever is evicted afterwards."""
@@ -118,7 +125,11 @@ def seen_key(model: StoredModel, prompt: Prompt, config: PageConfig) -> Key:
 
 
 def answer_key(
-    model: StoredModel, prompt: Prompt, config: PageConfig | None, sampling_seed: int = 0
+    model: StoredModel,
+    prompt: Prompt,
+    config: PageConfig | None,
+    sampling_seed: int = 0,
+    decode_rows: int = DECODE_ROWS,
 ) -> Key:
     """Key of the answer to a prompt under one eviction; gate and threshold are no part of it.
 
@@ -127,6 +138,8 @@ def answer_key(
         prompt: the prompt.
         config: the arm whose evictor acts; None for the full cache.
         sampling_seed: of the run; like the prompt's `repeat`, no part of a greedy answer.
+        decode_rows: of a prompt's answers that are decoded together, at most; no part of an answer
+            in fp32.
 
     Raises:
         UsageError: generation arguments or an evictor that cannot be compared.
@@ -135,6 +148,7 @@ def answer_key(
         {
             **_common("answer", ArmAnswer, model, prompt),
             "generation": _generation(model, prompt, sampling_seed),
+            "decode_rows": None if model.is_exact else decode_rows,
             "eviction": None if config is None else _eviction(config),
         },
         _about(model, prompt),

@@ -15,7 +15,7 @@ from page_bench.store.store import Record, RunStore, insert, sha256
 
 _MERGED_AT_ONCE = 500
 # Besides seconds, what differs between runs of the same code on the same machine.
-_MEASURED = ("decode_rows",)
+_MEASURED = ("decode_rows", "decode_rows_limit", "decode_rows_lowered")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from page_bench.config import PageConfig, is_ours
 from page_bench.errors import UsageError
-from page_bench.harness import MODEL
+from page_bench.own_runs import MODEL
 from page_bench.sweep.file import SweepFile
 from page_bench.user_path import user_path
 

@@ -11,6 +11,7 @@ from typing import Any
 from page_bench.argument_types import whole_number
 from page_bench.sweep.arms import Arm, arms_of, trackers_of
 from page_bench.sweep.file import read_sweep
+from page_bench.tracking.mode import is_in_a_sweep
 from page_bench.user_path import user_path
 
 _EPILOG = """\
@@ -38,7 +39,12 @@ def run(argv: Sequence[str], task_manager: Any = None) -> int:
     if flags:
         _say(
             f"{', '.join(flags)}: left out, a local sweep reports to no server; page-bench "
-            f"wandb-import uploads its results to W&B afterwards"
+            f"wandb-import uploads its results to W&B afterwards, one run per arm"
+        )
+    if is_in_a_sweep():
+        _say(
+            "W&B's agent has started this command, but a local sweep opens no run, so the agent's "
+            "own stays empty; let the agent run lm_eval, one arm at a time, as the file says"
         )
     _share_log()
     from page_bench.sweep.plan import plan_sweep  # loads torch and lm-eval

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from page_bench import text_file
 from page_bench.errors import UsageError
 from page_bench.options import nearest
 from page_bench.sweep.parameters import MOST, Parameter, parse_parameter, short
@@ -161,9 +162,11 @@ def read_sweep(path: str | Path) -> SweepFile:
     """
     path = user_path(path, "the sweep file")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(text_file.read(path))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}); name a sweep file.") from error
+    except text_file.NotText as error:
+        raise UsageError(f"{path} {error}; save it as UTF-8.") from error
     # PyYAML raises what Python's own types do: for dates, numbers, names that are no keys.
     except Exception as error:
         said = " ".join(str(error).split()) or type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
@@ -50,6 +51,13 @@ def _whole(arm: Arm) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return marker if whole else None
+
+
+def trace_files(arm: Arm) -> list[Path]:
+    """The traces of an arm that is finished."""
+    marker = _whole(arm)
+    names = [] if marker is None else map(Path, marker["files"])
+    return [arm.folder / name for name in names if name.match(TRACE_PATTERN)]
 
 
 @contextmanager
@@ -153,7 +161,7 @@ def _check(arm: Arm, samples: dict[str, list[Any]] | None) -> None:
         raise ValueError("the results file is missing")
     json.loads(results[0].read_text(encoding="utf-8"))
     for task, rows in (samples or {}).items():
-        paths = list(results[0].parent.glob(f"samples_{task}_????-??-??T*.jsonl"))
+        paths = list(results[0].parent.glob(f"samples_{glob.escape(task)}_????-??-??T*.jsonl"))
         if len(paths) != 1:
             raise ValueError(f"the samples of {task} are missing")
         with paths[0].open("rb") as file:

@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ from tqdm import tqdm
 from page_bench import plugin
 from page_bench.config import PageConfig, is_ours
 from page_bench.errors import UsageError
-from page_bench.harness import MODEL
 from page_bench.lm_eval_cost import once_for_all_runs
+from page_bench.own_runs import MODEL
 from page_bench.sweep.arms import Arm, groups_of
 from page_bench.sweep.basis import basis_of
 from page_bench.sweep.checks import check_decisions, check_files
 from page_bench.sweep.model import load_model
 from page_bench.sweep.output import is_finished, outdated, unfinished, write_results
+from page_bench.sweep.prompts import PromptFile, PromptHashes
 from page_bench.sweep.ray_workers import RayWorkers, check_address
 from page_bench.sweep.spent import Spent
 from page_bench.sweep.tasks import SharedTasks
@@ -85,12 +86,15 @@ def run_sweep(
     groups = groups_of(left)
     for number, group in enumerate(groups, start=1):
         say(f"{len(group)} arms share their prefills (group {number} of {len(groups)})")
-        _run_group(group, store, task_manager, spent, say, ray)
+        done = [arm for arm in arms if arm not in left and arm.prefill == group[0].prefill]
+        _run_group(group, done, arms[0].folder.parent, store, task_manager, spent, say, ray)
     return spent
 
 
 def _run_group(
     group: Sequence[Arm],
+    done: Sequence[Arm],
+    folder: Path,
     store: Path,
     task_manager: Any,
     spent: Spent,
@@ -99,7 +103,8 @@ def _run_group(
 ) -> None:
     with spent.on("tasks"):
         bases = [basis_of(arm) for arm in group]
-        tasks = SharedTasks(group[0], task_manager)
+        settle = functools.partial(_settle, folder, group[0], bases[0], say)
+        tasks = SharedTasks(group[0], task_manager, settle)
         pages = [_page(tasks.arguments(group[0]), store)]
         with _repeating(group[0], set()):
             pages += [_page(tasks.arguments(arm), store) for arm in group[1:]]
@@ -107,6 +112,8 @@ def _run_group(
         lm = load_model(tasks.arguments(group[0]), pages[0])
     with spent.on("prompts"):
         requests = _requests(lm, tasks.arguments(group[0]), tasks.request_types(group[0]))
+        hashes = PromptHashes(requests, pages[0].doc_ids)
+        hashes.check_finished(done)
     with spent.on("prompts"):
         # Before the first of them is answered, the model must know all arms as fit for it.
         own = [lm.with_page(page) for page in pages]
@@ -133,7 +140,7 @@ def _run_group(
         ):
             with unfinished(arm) as wanted:
                 if wanted:
-                    _run_arm(arm, basis, lm.with_page(page), tasks, said)
+                    _run_arm(arm, basis, lm.with_page(page), tasks, hashes, said)
                     spent.arms += 1
     say(f"{len(group)} arms written to {', '.join(map(str, _parents(group)))}")
 
@@ -143,13 +150,43 @@ def _parents(arms: Sequence[Arm]) -> list[Path]:
     return list(dict.fromkeys(arm.folder.parent for arm in arms))
 
 
-def _run_arm(arm: Arm, basis: dict[str, str], lm: Any, tasks: SharedTasks, said: set[str]) -> None:
+def _settle(
+    folder: Path,
+    arm: Arm,
+    basis: Mapping[str, str],
+    say: Say,
+    task: Any,
+    requests: Sequence[Instance],
+) -> None:
+    """Give a task's requests the texts that they had when the sweep began, and say so."""
+    file = PromptFile.of(folder, arm, basis, task)
+    changed = file.settle(requests)
+    if changed is not None:
+        say(
+            f"{changed} would be worded otherwise now, as where a chat template prints the time; "
+            f"its task keeps the prompts with which the sweep began ({file.path})"
+        )
+
+
+def _run_arm(
+    arm: Arm,
+    basis: dict[str, str],
+    lm: Any,
+    tasks: SharedTasks,
+    hashes: PromptHashes,
+    said: set[str],
+) -> None:
     """Evaluate one arm, its answers looked up in the store, and write what `lm_eval run` would."""
+
+    def checked(answer: Callable[..., Any], requests: list[Instance]) -> Any:
+        hashes.check(arm, requests)
+        return answer(requests, disable_tqdm=True)
+
     with _repeating(arm, said):
         arguments = tasks.arguments(arm)
         for request_type in _REQUEST_TYPES:
-            quiet = functools.partial(getattr(lm, request_type), disable_tqdm=True)
-            setattr(lm, request_type, quiet)
+            answer = getattr(lm, request_type)
+            setattr(lm, request_type, functools.partial(checked, answer))
         results = lm_eval.simple_evaluate(**arguments | {"model": lm})
     if results is None:  # not the process that writes
         return
@@ -189,12 +226,13 @@ def _requests(lm: Any, arguments: dict[str, Any], types: Collection[str]) -> lis
             raise _Collected(collected)
         return [None] * len(requests)
 
-    lm = lm.with_page(lm.page)
+    own = lm.with_page(lm.page)
     for request_type in _REQUEST_TYPES:
-        setattr(lm, request_type, functools.partial(collect, request_type))
+        setattr(own, request_type, functools.partial(collect, request_type))
     try:
-        lm_eval.simple_evaluate(**arguments | {"model": lm, "evaluation_tracker": None})
+        lm_eval.simple_evaluate(**arguments | {"model": own, "evaluation_tracker": None})
     except _Collected as collected:
+        lm.take_rendering(own)
         return collected.requests
     raise UsageError(f"{', '.join(map(str, arguments['tasks']))} ask nothing; name other tasks.")
 

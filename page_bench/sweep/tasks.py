@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
-from copy import copy
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy, deepcopy
 from typing import Any
 
 import numpy as np
 import torch
+from lm_eval.api.instance import Instance
 from lm_eval.evaluator_utils import get_sample_size
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
@@ -30,17 +31,23 @@ class SharedTasks:
     """The tasks of arms that share their prompts.
 
     lm-eval tells every task the model arguments of its run, and writes them into the results; a
-    task keeps its documents, and is told anew what concerns each arm.
+    task keeps its documents and requests, and is told anew what concerns each arm.
 
     Args:
         arm: any of the arms.
         task_manager: knows the tasks; None lets lm-eval index all it has.
+        settle: told each task with its requests, once these are made; may give them other texts.
 
     Raises:
         UsageError: a task that does not exist.
     """
 
-    def __init__(self, arm: Arm, task_manager: Any = None) -> None:
+    def __init__(
+        self,
+        arm: Arm,
+        task_manager: Any = None,
+        settle: Callable[[Any, Sequence[Instance]], object] = lambda task, requests: None,
+    ) -> None:
         config = arm.config
         if task_manager is None:
             try:
@@ -49,8 +56,10 @@ class SharedTasks:
                 raise UsageError(f"{error}; `lm_eval ls tasks` names all there are.") from error
         self._manager = task_manager
         self._names = config.tasks
+        self._settle = settle
         self._loaded: dict[str, Any] | None = None
-        self._random_states: tuple[Any, ...] = ()
+        self._requests: dict[str, list[Instance]] = {}
+        self._random_states: dict[str | None, tuple[Any, ...]] = {}
 
     def arguments(self, arm: Arm) -> dict[str, Any]:
         """The arguments of `simple_evaluate` for one arm, as `lm_eval run` passes them."""
@@ -132,16 +141,32 @@ class SharedTasks:
         """The tasks under an arm's own metadata; takes the place of `TaskManager.load`."""
         if self._loaded is None:
             self._loaded = TaskManager.load(manager, specs)
-            # What is drawn afterwards must not depend on whether the tasks were there already.
-            self._random_states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+            self._random_states[None] = _random_states()
         else:
-            random.setstate(self._random_states[0])
-            np.random.set_state(self._random_states[1])
-            torch.set_rng_state(self._random_states[2])
+            _restore(self._random_states[None])
         tasks = {
             name: _told(task, manager.metadata) for name, task in self._loaded["tasks"].items()
         }
+        for name, task in tasks.items():
+            self._share_requests(name, task)
         return {**self._loaded, "tasks": tasks}
+
+    def _share_requests(self, name: str, task: Any) -> None:
+        """Let an arm's own task take copies of the first arm's requests, if they are there."""
+        build = task.build_all_requests
+
+        def build_or_copy(**arguments: Any) -> None:
+            if name in self._requests:
+                _restore(self._random_states[name])
+            else:
+                build(**arguments)
+                self._random_states[name] = _random_states()
+                self._settle(task, task.instances)
+                self._requests[name] = task.instances
+            # lm-eval puts each arm's answers into its requests.
+            task._instances = deepcopy(self._requests[name])
+
+        task.build_all_requests = build_or_copy
 
 
 def tracker_of(arm: Arm) -> EvaluationTracker:
@@ -161,6 +186,17 @@ def tracker_of(arm: Arm) -> EvaluationTracker:
             f"--hf_hub_log_args: {' '.join(str(error).split()).rstrip('.')}; mend or leave out the "
             f"flag."
         ) from error
+
+
+def _random_states() -> tuple[Any, ...]:
+    """What is drawn next must not depend on whether an arm finds its tasks and prompts made."""
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _restore(states: tuple[Any, ...]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
 
 
 def _told(task: Any, metadata: Mapping[str, Any]) -> Any:

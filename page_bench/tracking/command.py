@@ -7,19 +7,25 @@ import sys
 from collections.abc import Hashable, Sequence
 
 from page_bench.errors import UsageError
-from page_bench.tracking.mode import wandb_mode
+from page_bench.tracking.mode import apart_from_sweeps, wandb_mode
 
 _EPILOG = """\
   page-bench wandb-import results/headline --project page-bench --group headline
   WANDB_MODE=offline page-bench wandb-import results/headline --project page-bench
 
 A run has the keys that it would have had with --wandb_args. What has been uploaded is left alone
-when the command is started again; with WANDB_MODE=offline, `wandb sync` sends what was written."""
+when the command is started again; with WANDB_MODE=offline it is written to files alone, which
+`wandb sync` uploads."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command with its arguments; 1 where something was not uploaded whole."""
     args = _parser().parse_args(list(argv))
+    with apart_from_sweeps():
+        return _import(args)
+
+
+def _import(args: argparse.Namespace) -> int:
     if wandb_mode() == "disabled":
         raise UsageError(
             "WANDB_MODE=disabled uploads nothing, nor does W&B after `wandb disabled`; set "
@@ -42,6 +48,7 @@ def run(argv: Sequence[str]) -> int:
         if one.page.get("gate") == "closed":
             known |= file_verdicts(one.trace_file)
     new, failed = 0, 0
+    folders: set[str] = set()
     for one in tqdm(left, desc="wandb-import", unit="run", disable=None):
         try:
             content = one.read()
@@ -50,14 +57,20 @@ def run(argv: Sequence[str]) -> int:
         else:
             done = upload(one, content, destination, known)
             problems, new = done.warnings, new + (done.is_new and not done.warnings)
+            folders.add(str(done.folder))
         failed += bool(problems)
         for problem in problems:
             _say(f"{one.name}: {problem}")
     print(
-        f"{new} of {len(runs)} runs uploaded to {destination}, "
-        f"{len(runs) - new - failed} were there already"
+        f"{new} of {len(runs)} runs {'written' if destination.is_offline else 'uploaded'} "
+        f"for {destination}"
+        + (f" to {', '.join(sorted(folders))}" if destination.is_offline and folders else "")
+        + f", {len(runs) - new - failed} were there already"
         + (f", {failed} are not whole: start the command again" if failed else "")
     )
+    if destination.is_offline:
+        places = "".join(f" {folder}/offline-run-*" for folder in sorted(folders))
+        print(f"Nothing has been sent: `wandb sync{places}` uploads what was written.")
     return int(failed > 0)
 
 

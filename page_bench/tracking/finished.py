@@ -93,13 +93,12 @@ class FinishedRun:
             path = self.path.parent / f"samples_{task}_{stamp[0]}.jsonl"
             if not is_file(path):
                 return None
-            with path.open("rb") as file:
-                try:
-                    rows = [json_text.parse(line, nan=True) for line in file]
-                except ValueError as error:
-                    raise UsageError(
-                        f"{path} is not whole ({error}); delete it, or run again."
-                    ) from error
+            try:
+                rows = [row for _, row in json_text.lines(path, nan=True, halves=None)]
+            except ValueError as error:
+                raise UsageError(
+                    f"{path} is not whole ({error}); delete it, or run again."
+                ) from error
             found[task] = [_sample(row, config.get("output_type", _GENERATED)) for row in rows]
         return found
 

@@ -97,7 +97,7 @@ def full_correct(
 def _is_full(path: Path) -> bool:
     """Whether a file's first trace had a closed gate; a run has one gate."""
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open("rb") as file:
             return parse_trace(file.readline()).gate == "closed"
-    except (OSError, UsageError, UnicodeDecodeError):
+    except (OSError, UsageError):
         return False

@@ -63,10 +63,12 @@ class Uploaded:
     Attributes:
         is_new: False where it had been uploaded before.
         warnings: what W&B did not take; such a run is uploaded anew the next time.
+        folder: W&B's own, with a folder for each run of this machine.
     """
 
     is_new: bool
     warnings: list[str]
+    folder: Path
 
 
 def is_uploaded(run: FinishedRun, destination: Destination) -> bool:
@@ -94,10 +96,11 @@ def upload(
     """
     traces = content.traces
     opened = _open(run, destination)
+    folder = Path(opened.settings.sync_file).parents[1]
     if opened.config.get(IMPORTED) == run.path.name:
         opened.finish()
         _mark(run, destination, opened)
-        return Uploaded(False, [])
+        return Uploaded(False, [], folder)
     tracked, logger = TrackedRun(opened), watched(WandbLogger)()
     tracked.start(run.page)
     for trace in traces:
@@ -114,7 +117,7 @@ def upload(
     warnings = tracked.warnings + logger.warnings
     if not warnings:
         _mark(run, destination, opened)
-    return Uploaded(True, warnings)
+    return Uploaded(True, warnings, folder)
 
 
 def _calibration(name: object) -> str | None:

@@ -10,7 +10,7 @@ from page_bench.trace import Trace
 COLUMNS = (
     *("task", "doc_id", "repeat", "drop", "z", "tau", "gate_open"),
     *("kept_kv", "kept_tokens", "kv_bytes_kept", "kv_bytes_full", "kept_all_because"),
-    *("score", "correct", "correct_paper", "prompt_tokens", "new_tokens"),
+    *("score", "correct", "correct_paper", "prompt_tokens", "new_tokens", "cut"),
     *("prefill_s", "gate_s", "evict_s", "decode_s", "answer"),
 )
 """Fields of `Trace`; bytes and seconds as their names say, `drop` is D."""

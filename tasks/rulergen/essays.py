@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import random
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from page_bench import text_file
 from page_bench.errors import UsageError
-from page_bench.user_path import user_path
+from page_bench.user_path import is_there, user_path
 
 HUB_ESSAYS = "baber/paul_graham_essays"
 SYNTHETIC = "synthetic"
@@ -139,14 +141,22 @@ def load(source: str | None = None) -> Essay:
 
 def _file(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read as a text in UTF-8 ({error}).") from error
+        return text_file.read(path)
+    except (OSError, text_file.NotText) as error:
+        raise UsageError(
+            f"the essays in {path} cannot be read ({error}); save them as UTF-8, or name another "
+            f"text."
+        ) from error
 
 
 def _data_set(name: str) -> str:
     from datasets import load_dataset
 
+    if is_there(name) and glob.has_magic(name):
+        raise UsageError(
+            f"the folder {name} has one of * ? [ in its name, which the package datasets takes for "
+            f"a pattern of others; rename it, or name another text as `essays`."
+        )
     try:
         return " ".join(load_dataset(name, split="train")["text"])
     except Exception as error:  # datasets raises what its many readers raise

@@ -7,8 +7,6 @@ import random
 from dataclasses import dataclass
 from functools import lru_cache
 
-from page_bench.errors import UsageError
-
 # Some entries are numbers or several words, which a numbered list cannot show.
 _ONE_WORD = "[a-z]+(-[a-z]+)*"
 
@@ -39,18 +37,9 @@ class Words:
 
 @lru_cache(maxsize=1)
 def load() -> Words:
-    """The words.
+    """The words."""
+    from wonderwords import RandomWord
 
-    Raises:
-        UsageError: wonderwords is not installed.
-    """
-    try:
-        from wonderwords import RandomWord
-    except ImportError as error:
-        raise UsageError(
-            "RULER's words come from the package wonderwords, which is not installed: run "
-            "`pip install 'page-bench[tasks]'` or `pip install wonderwords`."
-        ) from error
     lists = RandomWord(enhanced_prefixes=False)
 
     def of(*categories: str) -> tuple[str, ...]:

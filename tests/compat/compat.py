@@ -79,7 +79,7 @@ def build(environment: Environment) -> Path:
         "--disable-pip-version-check",
     ]
     # Named together, so that pip finds releases of all the others that fit.
-    asked = [*environment.requirements, "-e", f"{ROOT}[tasks]", *TEST_PACKAGES]
+    asked = [*environment.requirements, "-e", str(ROOT), *TEST_PACKAGES]
     call([*install, "--upgrade", *asked])
     if isinstance(environment.lm_eval, Path):
         # Whatever version a checkout says it is.

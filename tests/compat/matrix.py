@@ -50,7 +50,7 @@ MATRIX = (
 )
 """The oldest and the newest of everything, and the oldest of one with the newest of the others."""
 
-TEST_PACKAGES = ("hatchling", "hypothesis", "jsonschema", "peft", "pytest")
+TEST_PACKAGES = ("hatchling", "hypothesis", "jsonschema", "lm-eval[longbench]", "pytest")
 
 FAST_TESTS = (
     "compat/older_types.py",

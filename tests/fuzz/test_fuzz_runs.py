@@ -179,7 +179,7 @@ def read_runs_of(folder: Path) -> None:
     found = outcome(lambda: wandb_runs_of([str(folder)]))
     for run in (found or ([], []))[0]:
         outcome(run.read)
-    outcome(lambda: rows_of(read_finished([folder])))
+    outcome(lambda: rows_of(read_finished([folder])[0]))
 
 
 @fuzzed(100)
@@ -193,7 +193,7 @@ def test_run_files_of_wandb(content: bytes, offset: int) -> None:
 
 @pytest.fixture(scope="module")
 def board(place: Path) -> dict[str, bytes]:
-    made = rows_of(read_finished([finished_runs.write_trio(place / "runs")]))
+    made = rows_of(read_finished([finished_runs.write_trio(place / "runs")])[0])
     path = place / "board" / "leaderboard.csv"
     write_board(path, Board().with_rows(made.rows, made.tasks))
     assert examined(path)[1] == []

@@ -34,8 +34,10 @@ const signed = (value) => (value > 0 ? "+" : "") + number(value);
 function interval(row, key) {
   const [low, high] = [row[`${key}_low`], row[`${key}_high`]];
   if (low == null || high == null) return null;
-  // A cache that is as large on every input has no spread; whatever else has none rests on few.
-  return low === high && key === "kept_kv" ? null : `${number(low)} to ${number(high)}`;
+  // Only a cache that settings and length alone decide has no spread.
+  if (low === high) return "exact";
+  const digits = [3, 4, 5, 6].find((d) => number(low, d) !== number(high, d));
+  return `${number(low, digits)} to ${number(high, digits)}`;
 }
 
 function estimate(row, key, show = number) {
