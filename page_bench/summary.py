@@ -251,15 +251,16 @@ def alike_warnings(traces: Sequence[Trace]) -> list[str]:
 def cut_warnings(traces: Sequence[Trace]) -> list[str]:
     """A warning per task of which many answers were cut at their length.
 
-    The benchmarks whose tasks are ours set their answers' length, and never the stop, so that most
-    models run into it; the user has no better one to give.
+    RULER and LongBench set their answers' length and no stop, so that most models run into it; the
+    user has no better one to give.
 
     Args:
         traces: of one run.
     """
     by_task: dict[str, list[Trace]] = defaultdict(list)
     for trace in traces:
-        if trace.cut is not None and not is_ours(trace.task):
+        by_design = is_ours(trace.task) and not (trace.asked or {}).get("stop")
+        if trace.cut is not None and not by_design:
             by_task[trace.task].append(trace)
     warnings = []
     for task, own in by_task.items():

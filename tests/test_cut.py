@@ -21,6 +21,7 @@ from page_bench.report.sources import read
 from page_bench.summary import cut_warnings
 from page_bench.tracking.metrics import summary_of
 
+QUICKSTART = "page_quickstart_repeated_fact"
 TEXT = "What was the number that stood in the second line of the letter? "
 
 
@@ -99,7 +100,7 @@ def test_results_hold_the_share_and_a_warning_that_names_the_remedy(lm: PageLM) 
 
 
 def cut_of(task: str, n: int, cut: int) -> list[Any]:
-    asked = {"max_new_tokens": 20, "stop": []}
+    asked = {"max_new_tokens": 20, "stop": ["\n"] if task == QUICKSTART else []}
     return [stored(task, i, cut=i < cut, asked=asked) for i in range(n)]
 
 
@@ -112,6 +113,7 @@ def cut_of(task: str, n: int, cut: int) -> list[Any]:
         # RULER sets the length and no stop: by design, and nothing that a user should change.
         ("page_ruler_4k_vt", 20, 20, False),
         ("page_longbench_qasper", 20, 20, False),
+        (QUICKSTART, 20, 20, True),
     ],
 )
 def test_who_can_act_is_warned(task: str, n: int, cut: int, warned: bool) -> None:
@@ -130,16 +132,21 @@ def test_wandb_has_the_share_with_wilson_s_interval_and_n() -> None:
 
 
 def test_the_report_counts_them_by_task_and_cache(tmp_path: Path) -> None:
-    for gate in ("open", "closed"):
-        traces = answers(gate)
+    """An input that two budgets answer is one of n."""
+    for gate, budget in (("open", 0.25), ("open", 0.5), ("closed", 0.25)):
+        traces = answers(gate, budget=budget)
         for number, trace in enumerate(traces):
             cut = gate == "open" and trace.doc_id < 3
             traces[number] = type(trace)(**{**vars(trace), "cut": cut})
-        write_run(tmp_path / gate, traces)
+        write_run(tmp_path / f"{gate}{budget}", traces)
     tables = data_section(read([str(tmp_path)], Choice())).tables
     (table,) = (one for one in tables if one.name == "data_cut")
     rows: list[dict[str, Any]] = [dict(zip(table.columns, r, strict=True)) for r in table.rows]
     vt = {row["cache"]: row for row in rows if row["task"] == f"{SUITE}_vt"}
-    assert (vt["evicted"]["n"], vt["evicted"]["cut"].value) == (4, 0.75)
-    assert (vt["full"]["n"], vt["full"]["cut"].value) == (4, 0.0)
+    evicted = vt["evicted"]["cut"]
+    assert (vt["evicted"]["answers"], vt["evicted"]["n"], evicted.value) == (8, 4, 0.75)
+    assert vt["full"]["cut"].value == 0
+    # Wilson's of 0 of 4, from a table.
+    assert (vt["full"]["answers"], vt["full"]["n"]) == (4, 4)
+    assert vt["full"]["cut"].high == pytest.approx(0.4899, abs=1e-4)
     assert vt["full"]["tokens allowed"] == 30

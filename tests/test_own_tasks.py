@@ -206,7 +206,7 @@ def test_a_task_without_a_value_per_document_is_named(
 ) -> None:
     run = written(runs / "page" / "open")
     assert {trace.score for trace in run.of("own_unscored")} == {None}
-    (warning,) = (w for w in run.results["config"]["page"]["warnings"] if "own_unscored" in w)
+    (warning,) = (w for w in run.results["config"]["page"]["warnings"] if "no score" in w)
     assert warning.startswith("6 of 6 answers to own_unscored have no score")
 
 

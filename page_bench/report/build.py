@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from page_bench import __version__
 from page_bench.analysis.cells import Cell
-from page_bench.analysis.estimates import share
+from page_bench.analysis.intervals import ClusterBootstrap
 from page_bench.errors import UsageError
 from page_bench.report.section import Section, Table, Value
 from page_bench.report.settings import Settings
@@ -154,21 +154,21 @@ def data_section(sources: Sources) -> Section:
 
 def _cut(sources: Sources) -> Table:
     """How many answers their length limit cut, task by task."""
-    kinds = sorted({kind[:3] for kind in sources.cut})
     rows: list[list[Value]] = []
-    for task, full, limit in kinds:
-        cut = sources.cut[task, full, limit, True]
-        n = cut + sources.cut[task, full, limit, False]
-        rows.append([task, "full" if full else "evicted", limit, n, share(cut, n)])
+    for (task, full, limit), answers in sorted(sources.cut.items()):
+        prompts, cut = zip(*answers, strict=True)
+        found = ClusterBootstrap(prompts).mean(cut, "share")
+        rows.append([task, "full" if full else "evicted", limit, len(answers), found.n, found])
     return Table(
         "data_cut",
         "How many answers were cut at their length limit?",
-        ["task", "cache", "tokens allowed", "n", "cut"],
+        ["task", "cache", "tokens allowed", "answers", "n", "cut"],
         rows,
         [
-            "n: generated answers. Cut: as long as allowed, and neither an end-of-sequence token "
-            "nor a stop string at the end. Where only evicted answers are cut, eviction made them "
-            "ramble; where the full cache's are too, the limit is short or the task sets no stop."
+            "n: inputs, each drawn with all its answers. Cut: as long as allowed, and neither an "
+            "end-of-sequence token nor a stop string at the end. Where only evicted answers are "
+            "cut, eviction made them ramble; where the full cache's are too, the limit is short or "
+            "the task sets no stop."
         ],
     )
 

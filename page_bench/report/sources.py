@@ -60,8 +60,8 @@ class Sources:
         settings: how many traces were made with which `_SETTINGS`.
         versions: of packages, from results that stand beside traces, and how many say so.
         prompts: by seed, hashes of its prompts.
-        cut: by task, whether the full cache answered, tokens allowed and whether they cut the
-            answer, how many answers there are.
+        cut: by task, whether the full cache answered and tokens allowed: of each answer, the hash
+            of its prompt and whether the limit cut it.
     """
 
     cells: list[Cell]
@@ -70,7 +70,9 @@ class Sources:
     settings: Counter[tuple[str, ...]] = field(default_factory=Counter)
     versions: Counter[tuple[str, str]] = field(default_factory=Counter)
     prompts: dict[int, frozenset[str]] = field(default_factory=dict)
-    cut: Counter[tuple[str, bool, int, bool]] = field(default_factory=Counter)
+    cut: defaultdict[tuple[str, bool, int], list[tuple[str, bool]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
     @property
     def setting_names(self) -> tuple[str, ...]:
@@ -169,11 +171,10 @@ def _read_own(files: Iterable[Path], seed: int | None, choice: Choice, found: So
         found.settings.update(
             tuple(str(getattr(record.trace, name)) for name in _SETTINGS) for record in read
         )
-        found.cut.update(
-            (trace.task, trace.kept_all_because is not None, trace.answer_limit, trace.cut)
-            for trace in (record.trace for record in read)
-            if trace.cut is not None and trace.answer_limit is not None
-        )
+        for trace in (record.trace for record in read):
+            if trace.cut is not None and trace.answer_limit is not None:
+                kind = trace.task, trace.kept_all_because is not None, trace.answer_limit
+                found.cut[kind].append((trace.prompt_sha256, trace.cut))
         _beside(path, found)
     prompts = frozenset(record.trace.prompt_sha256 for record in records)
     if seed is not None:
