@@ -50,6 +50,8 @@ class Evictor(ABC):
         needs_in_words: further needs, those that depend on options among them, for the list.
         defaults_in_words: what None stands for, by field, for the list.
         note: what a user should know besides, for the list.
+        revision: of page-bench's own, raised with every change to what the class computes; run
+            stores hold answers under it. Evictors from elsewhere are known by their source code.
     """
 
     name: ClassVar[str]
@@ -60,6 +62,7 @@ class Evictor(ABC):
     needs_in_words: ClassVar[tuple[str, ...]] = ()
     defaults_in_words: ClassVar[Mapping[str, str]] = {}
     note: ClassVar[str] = ""
+    revision: ClassVar[int] = 1
 
     @abstractmethod
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:

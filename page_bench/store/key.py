@@ -14,7 +14,7 @@ from page_bench.errors import UsageError
 NUMERICS_VERSION = 3
 """Raised with every change to page-bench by which a signal, a keep set or an answer may change.
 
-A change to the module of an evictor alone is seen without it.
+Where one evictor alone changes, raise its `revision` instead.
 """
 
 
