@@ -25,11 +25,11 @@ import lm_eval
 import torch
 from lm_eval.tasks import TaskManager
 
-from page_bench import plugin
 from page_bench.config import PageConfig
-from page_bench.lm import PageLM
-from page_bench.lm_eval_cost import once_for_all_runs
-from page_bench.work import Filled
+from page_bench.engine.grid_work import Filled
+from page_bench.harness import plugin
+from page_bench.harness.lm import PageLM
+from page_bench.harness.lm_eval_speedups import once_for_all_runs
 
 EVICTORS = ("snapkv", "h2o", "streamingllm", "pyramidkv")
 BUDGETS = (0.0625, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)

@@ -16,16 +16,16 @@ from typing import Any
 
 import torch
 
-from page_bench import attention, default_model
-from page_bench.attention import MEAN_ALONE, observing
-from page_bench.cache import allocated_bytes, empty_cache
+from page_bench.commands.latency.peak_memory import PeakMemory, in_fresh_process
 from page_bench.config import PageConfig
-from page_bench.decode import AnswerRequest
-from page_bench.latency.peak_memory import PeakMemory, in_fresh_process
-from page_bench.prefill import forward
-from page_bench.prompt import Prompt
-from page_bench.prompt_pass import PromptPass
-from page_bench.support import layer_windows
+from page_bench.engine.prefilled_prompt import PromptPass
+from page_bench.engine.prompt import Prompt
+from page_bench.model import attention, default_model
+from page_bench.model.attention import MEAN_ALONE, observing
+from page_bench.model.cache import allocated_bytes, empty_cache
+from page_bench.model.decode import AnswerRequest
+from page_bench.model.prefill import forward
+from page_bench.model.support import layer_windows
 
 EVICTORS = ("snapkv", "h2o", "streamingllm", "pyramidkv")
 BUDGETS = (0.0625, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from page_bench import attention
-from page_bench.default_model import default_pretrained, resolve
-from page_bench.latency.peak_memory import PeakMemory, in_fresh_process
-from page_bench.prefill import forward, prefill
-from page_bench.signals import head_agreement, head_agreement_drop
+from page_bench.commands.latency.peak_memory import PeakMemory, in_fresh_process
+from page_bench.gating.signals import head_agreement, head_agreement_drop
+from page_bench.model import attention
+from page_bench.model.default_model import default_pretrained, resolve
+from page_bench.model.prefill import forward, prefill
 
 WINDOW, TOP_K = 32, 32
 SHAPES = ((64, 40, 4096), (80, 64, 4096))

@@ -91,7 +91,7 @@ def _trace(task: str, doc_id: int, length: int, agreement: list[float]) -> dict[
 _CODE = """
 import re, sys
 from pathlib import Path
-from page_bench.cli import main
+from page_bench.commands.cli import main
 status = main(sys.argv[1:])
 print(re.search("VmHWM.*", Path("/proc/self/status").read_text())[0])
 sys.exit(status)

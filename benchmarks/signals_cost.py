@@ -27,11 +27,11 @@ from transformers.cache_utils import DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from page_bench.causal import attention_sums
-from page_bench.default_model import default_pretrained, resolve
-from page_bench.prefill import forward
-from page_bench.signals import agreements, head_agreement, measure, pair_agreement
-from page_bench.window import window_statistics
+from page_bench.evictors.base.causal import attention_sums
+from page_bench.gating.signals import agreements, head_agreement, measure, pair_agreement
+from page_bench.model.default_model import default_pretrained, resolve
+from page_bench.model.prefill import forward
+from page_bench.model.window import window_statistics
 
 WINDOW, TOP_K = 32, 32
 LIMIT = 0.03

@@ -10,7 +10,7 @@ from unittest import mock
 
 from docstrings import code, table
 
-from page_bench.cli import COMMANDS
+from page_bench.commands.cli import COMMANDS
 
 LM_EVAL = "run"
 """The subcommand whose arguments are lm-eval's own."""

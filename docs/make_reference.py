@@ -17,20 +17,22 @@ from pathlib import Path
 from command_lines import LM_EVAL, described, parser_of
 from docstrings import attributes_of, code, docstring_of, joined, module_text, table
 
-from page_bench import attention, evictor_list, options, signals
 from page_bench import config as arguments
-from page_bench.cli import COMMANDS
+from page_bench.commands import evictors
+from page_bench.commands.cli import COMMANDS
 from page_bench.config import PageConfig
 from page_bench.evictors import evictor_class, own_names
 from page_bench.evictors.base import GRANULARITIES
-from page_bench.gating import rules
+from page_bench.gating import rules, signals
 from page_bench.gating.gate import Gate
 from page_bench.gating.gates import GATES
+from page_bench.gating.profile import DropOptions
 from page_bench.gating.signal_gates import SIDES, Page
 from page_bench.gating.threshold import zscore_threshold
+from page_bench.inputs import options
 from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS, Column
-from page_bench.profile import DropOptions
-from page_bench.trace import SCHEMA_VERSION, Trace
+from page_bench.model import attention
+from page_bench.records.trace import SCHEMA_VERSION, Trace
 
 FOLDER = Path(__file__).parent / "reference"
 
@@ -86,14 +88,14 @@ def _evictors() -> list[str]:
         "[concepts](../concepts.md), how the forms differ in [differences](../differences.md).",
     ]
     for name in own_names():
-        cls, about = evictor_class(name), evictor_list.describe(name)
-        facts = [f"Reads: {evictor_list._needs(about)}."]
+        cls, about = evictor_class(name), evictors.describe(name)
+        facts = [f"Reads: {evictors._needs(about)}."]
         refusal = f"; else: {about.refusal.rstrip('.')}" if about.refusal else ""
         facts.append(f"Granularity: {', '.join(about.granularities)}{refusal}.")
         facts += [f"Note: {about.note}."] if about.note else []
         meanings = attributes_of(cls)
         rows = [
-            (code(one.name), one.type, evictor_list._default(one), meanings[one.name])
+            (code(one.name), one.type, evictors._default(one), meanings[one.name])
             for one in about.options
         ]
         found += [
@@ -145,8 +147,8 @@ def _gate_options(name: str, cls: type[Gate]) -> list[str]:
     rows = [
         (
             code(f"gate.{one.name}"),
-            evictor_list._type(types[one.name]),
-            evictor_list._written(one.default),
+            evictors._type(types[one.name]),
+            evictors._written(one.default),
             meanings[one.name],
         )
         for one in dataclasses.fields(cls)
@@ -173,7 +175,7 @@ def _model_arguments() -> list[str]:
         if one.name == "doc_ids":  # set by page-bench itself
             continue
         name = one.name.replace("_args", ".OPTION")
-        default = "" if one.default is dataclasses.MISSING else evictor_list._written(one.default)
+        default = "" if one.default is dataclasses.MISSING else evictors._written(one.default)
         allowed = ", ".join(_CHOICES.get(one.name, ())) or str(one.type).replace(" | None", "")
         if name != one.name:
             allowed = (

@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
-from page_bench import options as checks
-from page_bench.errors import UsageError
 from page_bench.evictors._source import class_in_file, source_checksum
 from page_bench.evictors.base import Evictor, Granularity, Wrapper
-from page_bench.third_party import blaming
-from page_bench.user_path import user_path
+from page_bench.evictors.base.foreign import blaming
+from page_bench.inputs import options as checks
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.user_path import user_path
 
 ENTRY_POINTS = "page_bench.evictors"
 

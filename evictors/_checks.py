@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 
 
 def check_option(

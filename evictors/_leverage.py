@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from page_bench.precision import double, fp64_device
+from page_bench.evictors.base.precision import double, fp64_device
 
 MAX_SEED = 2**32
 _RIDGE = 1e-2

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.errors import UsageError
 from page_bench.evictors._checks import check_option
 from page_bench.evictors._retention_checkpoint import (
     WEIGHTS_FILE,
@@ -23,7 +22,8 @@ from page_bench.evictors._retention_checkpoint import (
     load_gates,
 )
 from page_bench.evictors.base import Evictor, LayerView, Need
-from page_bench.precision import double
+from page_bench.evictors.base.precision import double
+from page_bench.inputs.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.activations import ACT2FN
 
-from page_bench import json_text
-from page_bench.errors import UsageError
-from page_bench.user_path import user_path
+from page_bench.inputs import json_text
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.user_path import user_path
 
 WEIGHTS_FILE = "trimkv_weights.pth"
 CONFIG_FILE = "config.json"

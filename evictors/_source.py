@@ -15,8 +15,8 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from page_bench.errors import UsageError
 from page_bench.evictors.base import Evictor, Wrapper
+from page_bench.inputs.errors import UsageError
 
 _OWN = "page_bench"
 _KNOWN_BY_VERSION = {_OWN, "torch", "transformers", "lm_eval", "peft", "bitsandbytes"}

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from page_bench.errors import UsageError
 from page_bench.evictors._checks import check_option
 from page_bench.evictors._group import Reduction, over_group
 from page_bench.evictors.base import Evictor, Granularity, LayerView, Need
+from page_bench.inputs.errors import UsageError
 
 
 @dataclass(frozen=True)

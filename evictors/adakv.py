@@ -15,11 +15,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from page_bench.budget import BudgetPlan, budget_share, largest_remainder
-from page_bench.errors import UsageError
 from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import Granularity, Wrapper
-from page_bench.selection import top_k_members
+from page_bench.evictors.base.budget import BudgetPlan, budget_share, largest_remainder
+from page_bench.evictors.base.selection import top_k_members
+from page_bench.inputs.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import Evictor, LayerView, Need
-from page_bench.precision import double
+from page_bench.evictors.base.precision import double
 
 _log = logging.getLogger(__name__)
 

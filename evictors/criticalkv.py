@@ -12,11 +12,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.budget import BudgetPlan, budget_share
-from page_bench.causal import block_bytes
 from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import LayerView, Need, Wrapper
-from page_bench.selection import top_k_members
+from page_bench.evictors.base.budget import BudgetPlan, budget_share
+from page_bench.evictors.base.causal import block_bytes
+from page_bench.evictors.base.selection import top_k_members
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.budget import BudgetPlan, share_out
-from page_bench.errors import UsageError
 from page_bench.evictors._checks import check_option
 from page_bench.evictors._retention import RetentionEvictor
 from page_bench.evictors.base import Granularity
-from page_bench.selection import top_k_members
+from page_bench.evictors.base.budget import BudgetPlan, share_out
+from page_bench.evictors.base.selection import top_k_members
+from page_bench.inputs.errors import UsageError
 
 
 @dataclass(frozen=True)

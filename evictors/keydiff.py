@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import Evictor, LayerView, Need
-from page_bench.selection import top_k_members
+from page_bench.evictors.base.selection import top_k_members
 
 
 @dataclass(frozen=True)

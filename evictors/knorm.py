@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.budget import BudgetPlan, share_out
-from page_bench.errors import UsageError
 from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import Evictor, LayerView, Need
+from page_bench.evictors.base.budget import BudgetPlan, share_out
+from page_bench.inputs.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.budget import BudgetPlan
 from page_bench.evictors.base import Evictor, LayerView
+from page_bench.evictors.base.budget import BudgetPlan
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from page_bench.budget import BudgetPlan, largest_remainder, share_out
-from page_bench.errors import UsageError
 from page_bench.evictors._checks import check_option
 from page_bench.evictors._window import WindowAttention
 from page_bench.evictors.base import Granularity, LayerView
+from page_bench.evictors.base.budget import BudgetPlan, largest_remainder, share_out
+from page_bench.inputs.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from page_bench.budget import is_too_short, keep_count
-from page_bench.errors import UsageError
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity
+from page_bench.evictors.base.budget import is_too_short, keep_count
 from page_bench.gating.gate import Gate
 from page_bench.gating.gates import make_gate
+from page_bench.gating.profile import DropOptions
 from page_bench.gating.rules import OPEN_RATE, THETA_Z, known_threshold
 from page_bench.gating.signal_gates import Page, Static
-from page_bench.json_text import LARGEST
-from page_bench.profile import DropOptions
-from page_bench.signals import SIGNALS
-from page_bench.user_path import user_path
+from page_bench.gating.signals import SIGNALS
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.json_text import LARGEST
+from page_bench.inputs.user_path import user_path
 
 TAU_VARIANTS = ("zscore", "fixed", "midpoint", "quantile")
 SIGNAL_LEVELS = ("gate", "all", "pairs")

@@ -12,7 +12,7 @@ from typing import Any
 
 from datasets import Dataset, concatenate_datasets
 
-from page_bench import json_text
+from page_bench.inputs import json_text
 
 SUFFIXES = (".jsonl", ".parquet")
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from page_bench.config import check_integer
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks import longbench_prompts as prompts
 from page_bench.tasks.longbench_rows import check_row, rows_of
 from page_bench.tasks.longbench_subsets import max_new_tokens, protocol_of, rules_of

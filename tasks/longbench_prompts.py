@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 
 _CONTEXT, _QUESTION = "{{context}}", "{{question}}"
 # LongBench's templates end in these; lm-eval's in none.

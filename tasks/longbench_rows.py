@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.user_path import user_path
 from page_bench.tasks.local_rows import SUFFIXES, rows_in
 from page_bench.tasks.longbench_subsets import SUBSETS, rules_of
-from page_bench.user_path import user_path
 
 HUB = "Xnhyacinth/LongBench"
 VARIABLE = "PAGE_BENCH_LONGBENCH"

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 
 NAMES = (
     *("protocol", "draw_seed", "prompt_tokens"),

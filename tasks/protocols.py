@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 
 PROTOCOLS = ("ruler", "page", "kvpress")
 DEFAULT = "ruler"

@@ -24,7 +24,7 @@ from typing import Any
 from datasets import Dataset
 
 from page_bench.config import check_integer
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks.metadata import check_names
 from page_bench.tasks.tokenizer import tokenizer_of
 

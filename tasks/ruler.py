@@ -25,11 +25,11 @@ from typing import Any
 import datasets
 from datasets import Dataset
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.user_path import user_path
 from page_bench.tasks import protocols
 from page_bench.tasks.local_rows import SUFFIXES, stamps, table_of
 from page_bench.tasks.metadata import check_names, check_path
-from page_bench.user_path import user_path
 
 HUB = "simonjegou/ruler"
 HUB_32K = "SaylorTwift/RULER-32768-Qwen2.5-3B-tokenizer"

@@ -14,8 +14,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from page_bench.errors import UsageError
-from page_bench.trace import answer_of
+from page_bench.inputs.errors import UsageError
+from page_bench.records.trace import answer_of
 
 
 def contains(answer: str, reference: str) -> bool:

@@ -9,9 +9,9 @@ from contextvars import ContextVar
 from functools import cache, lru_cache
 from typing import Any
 
-from page_bench import default_model
-from page_bench.errors import UsageError
-from page_bench.given_object import held_by, is_model
+from page_bench.inputs.errors import UsageError
+from page_bench.model import default_model
+from page_bench.model.given_object import held_by, is_model
 
 # What of the model arguments also decides how its tokenizer is loaded.
 _LOADER_ARGUMENTS = ("revision", "subfolder", "gguf_file", "trust_remote_code")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 
 FOLDED = "system_in_user_turn"
 """Under this name it is recorded that a system message stands in the user's turn."""

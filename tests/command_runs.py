@@ -31,9 +31,9 @@ def main(folder: Path, commands: list[list[str]]) -> None:
                 os.chdir(folder / name)
                 vars(datasets.config)["HF_DATASETS_CACHE"] = folder / name / "datasets"
                 if name == "with":
-                    import page_bench.plugin
+                    import page_bench.harness.plugin
 
-                    page_bench.plugin.install()
+                    page_bench.harness.plugin.install()
                 for number, words in enumerate(commands):
                     run(number, words)
             except BaseException:

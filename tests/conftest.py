@@ -35,7 +35,7 @@ def default_model_folder() -> Path:
 
     Tests that use it carry the marker `real_model`.
     """
-    from page_bench.default_model import INSTALL_COMMAND, default_pretrained, resolve
+    from page_bench.model.default_model import INSTALL_COMMAND, default_pretrained, resolve
 
     folder = Path(resolve(default_pretrained()))
     if not folder.is_dir():

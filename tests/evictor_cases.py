@@ -13,13 +13,13 @@ from tiny_models import tiny_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from page_bench.attention import observing
 from page_bench.config import PageConfig
-from page_bench.eviction import KeepPlan, positions_to_keep, scores_of
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import Granularity, LayerView
-from page_bench.prefill import prefill
-from page_bench.scoring import Scorer
+from page_bench.model.attention import observing
+from page_bench.model.keep_plan import KeepPlan, positions_to_keep, scores_of
+from page_bench.model.prefill import prefill
+from page_bench.model.scoring import Scorer
 
 CASES = ("llama", "qwen2", "qwen3")
 """Keys of `tiny_models.FAMILIES`: grouped queries; with biases; with query and key norms."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from stored_traces import stored
 
-from page_bench.trace import Trace, write_traces
+from page_bench.records.trace import Trace, write_traces
 
 FULL = {"vt": (1, 0, 1, 1), "niah_multikey_3": (1, 1, 1, 0)}
 PLAIN = {"vt": (1, 1, 1, 0), "niah_multikey_3": (0, 0, 1, 0)}

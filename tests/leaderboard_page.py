@@ -18,9 +18,9 @@ import aiohttp
 from finished_runs import write_run
 from stored_traces import stored
 
+from page_bench.commands import leaderboard
 from page_bench.config import PageConfig
-from page_bench.leaderboard import command
-from page_bench.trace import Trace
+from page_bench.records.trace import Trace
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 TASKS = {
@@ -97,7 +97,7 @@ def write_board(folder: Path) -> Path:
         model_num_parameters=135_000_000,
     )
     file = folder / "leaderboard.csv"
-    assert command.run(["add", str(runs), "--file", str(file)]) == 0
+    assert leaderboard.run(["add", str(runs), "--file", str(file)]) == 0
     return file
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from page_bench.harness import TASKS_FOLDER
+from page_bench.harness.hooks import TASKS_FOLDER
 
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "frost", "grove", "haven", "inlet", "jolly")
 N_DOCS = 6

@@ -56,6 +56,7 @@ _WORDS = (
     (re.compile(r" +<span> +<speed>%"), " <span> <speed>%"),
     (re.compile(r"[\d.]+(?= KB)"), "<size>"),
     (re.compile(r"(?<= )Memory[^\n]*|load average [\d.]+"), "<machine>"),
+    (re.compile(r"(?<=\[)page_bench[\w.]*:\d+(?=\])"), "<line>"),  # the module that logs
     (re.compile(r"(?<=\[)[\w./]+\.py:\d+(?=\])|[\w./-]+\.py:\d+"), "<line>"),
 )
 

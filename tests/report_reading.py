@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from page_bench.analysis.intervals import Estimate
-from page_bench.report.section import Chart, Section, Table, Value
+from page_bench.pages.section import Chart, Section, Table, Value
 
 
 def table_of(section: Section, name: str) -> Table:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from page_bench.calibration.fingerprint import Fingerprint
 from page_bench.config import PageConfig
-from page_bench.decode import AnswerRequest
-from page_bench.prompt import Prompt
-from page_bench.store.key import Key
-from page_bench.store.keys import StoredModel, answer_key, seen_key
+from page_bench.engine.keys import StoredModel, answer_key, seen_key
+from page_bench.engine.prompt import Prompt
+from page_bench.gating.fingerprint import Fingerprint
+from page_bench.model.decode import AnswerRequest
+from page_bench.records.store.key import Key
 
 MODEL = StoredModel(
     name="tiny",

@@ -8,17 +8,17 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from page_bench.store.key import Key
-from page_bench.store.store import RunStore
-from page_bench.store.upkeep import faults
+from page_bench.records.store.key import Key
+from page_bench.records.store.store import RunStore
+from page_bench.records.store.upkeep import faults
 
 ARMS = 5
 
 PRELUDE = f"""
 import os, resource, signal, sqlite3, sys, time
-from page_bench.errors import UsageError
-from page_bench.store.key import Key
-from page_bench.store.store import RunStore
+from page_bench.inputs.errors import UsageError
+from page_bench.records.store.key import Key
+from page_bench.records.store.store import RunStore
 
 path = sys.argv[1]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from page_bench.analysis.pairs import Pair, pair_runs
-from page_bench.analysis.runs import Record, Sample
-from page_bench.trace import Trace
+from page_bench.records.finished_runs import Record, Sample
+from page_bench.records.trace import Trace
 
 _PLACEHOLDERS: dict[str, Any] = {
     "str": "x",

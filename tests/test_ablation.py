@@ -15,9 +15,9 @@ from page_bench.analysis.ablation import Ablation
 from page_bench.analysis.estimates import FEW
 from page_bench.analysis.kappa import margins
 from page_bench.analysis.pairs import Pair
-from page_bench.errors import UsageError
+from page_bench.gating.profile import DropOptions, drop_of, mean_of_pairs
 from page_bench.gating.signal_gates import SIDES
-from page_bench.profile import DropOptions, drop_of, mean_of_pairs
+from page_bench.inputs.errors import UsageError
 
 MK3, VT, FWE = "page_ruler_4k_niah_multikey_3", "page_ruler_4k_vt", "page_ruler_4k_fwe"
 

@@ -11,15 +11,15 @@ from evictor_cases import random_layer
 from tiny_models import random_prompt, tiny_model
 from torch import Tensor
 
-from page_bench import attention
-from page_bench.budget import BudgetPlan
 from page_bench.config import PageConfig, budget_for, forced_count
-from page_bench.errors import UsageError
-from page_bench.eviction import KeepPlan, positions_to_keep
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity, LayerView
-from page_bench.prefill import prefill
-from page_bench.scoring import Scorer, normalised
+from page_bench.evictors.base.budget import BudgetPlan
+from page_bench.inputs.errors import UsageError
+from page_bench.model import attention
+from page_bench.model.keep_plan import KeepPlan, positions_to_keep
+from page_bench.model.prefill import prefill
+from page_bench.model.scoring import Scorer, normalised
 
 LENGTH = 200
 TITLES: dict[str, tuple[dict[str, Any], list[int]]] = {

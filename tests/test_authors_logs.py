@@ -10,14 +10,14 @@ import pytest
 import released_logs as logs
 from released_logs import TASKS, N, write
 
-from page_bench.analysis.authors_lines import ranges
-from page_bench.analysis.authors_logs import Read, read_authors
 from page_bench.analysis.cell_notes import cell_notes
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.gate_choice import Choice, Place
+from page_bench.analysis.paper_logs.lines import ranges
+from page_bench.analysis.paper_logs.logs import Read, read_authors
 from page_bench.analysis.regate import Tau
-from page_bench.errors import UsageError
 from page_bench.gating.gates import make_gate
+from page_bench.inputs.errors import UsageError
 
 
 def read(*paths: Path, choice: Choice | None = None, words: dict[Path, str] | None = None) -> Read:

@@ -7,7 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page_bench.budget import is_too_short, keep_count, kept_members, largest_remainder
+from page_bench.evictors.base.budget import (
+    is_too_short,
+    keep_count,
+    kept_members,
+    largest_remainder,
+)
 
 # Prompt lengths and keep counts of the authors' released log, Qwen2.5-1.5B on RULER 4096.
 PUBLISHED_BUDGETS = (0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0625)

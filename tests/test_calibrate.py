@@ -17,18 +17,19 @@ import test_ruler
 from lm_eval.tasks import TaskManager
 from test_rulergen_samples import write_hotpotqa, write_squad
 
-from page_bench import cli, plugin
-from page_bench.calibration import command as calibrate
-from page_bench.calibration import run as calibration_run
-from page_bench.calibration.file import PilotInput, load
-from page_bench.calibration.pilots import PILOTS, draw, ruler_task
-from page_bench.calibration.report import describe
-from page_bench.errors import UsageError
+from page_bench.commands import cli
+from page_bench.commands.calibrate import command as calibrate
+from page_bench.commands.calibrate import measure as calibration_run
+from page_bench.commands.calibrate.pilots import PILOTS, draw, ruler_task
+from page_bench.commands.calibrate.report import describe
+from page_bench.gating.calibration import PilotInput, load
 from page_bench.gating.rules import quantile_threshold
 from page_bench.gating.signal_gates import SIDES
+from page_bench.gating.signals import SIGNALS
 from page_bench.gating.threshold import Side, select_pilot, zscore_threshold
-from page_bench.harness import TASKS_FOLDER
-from page_bench.signals import SIGNALS
+from page_bench.harness import plugin
+from page_bench.harness.hooks import TASKS_FOLDER
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks import scorers
 
 QUICKSTART = [
@@ -285,7 +286,7 @@ def test_what_cannot_be_calibrated_is_said_before_the_model_is_loaded(
     def load_model(*args: object, **kwargs: object) -> None:
         raise AssertionError("a model is loaded")
 
-    monkeypatch.setattr("page_bench.lm.PageLM", load_model)
+    monkeypatch.setattr("page_bench.harness.lm.PageLM", load_model)
     with pytest.raises(UsageError, match=said):
         command(*words.split())
     assert not (tmp_path / "c.json").exists()

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page_bench.calibration.pilots import PILOTS
-from page_bench.errors import UsageError
+from page_bench.commands.calibrate.pilots import PILOTS
 from page_bench.gating.gates import opens
 from page_bench.gating.rules import (
     LABEL_NEEDS,
@@ -31,6 +30,7 @@ from page_bench.gating.threshold import (
     select_pilot,
     zscore_threshold,
 )
+from page_bench.inputs.errors import UsageError
 
 SAMPLES = [(task, i) for task in ("vt", "fwe", "niah_multikey_3") for i in range(50)]
 

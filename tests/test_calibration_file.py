@@ -14,24 +14,24 @@ import torch
 from tiny_models import tiny_config, tiny_model
 from transformers import AutoModelForCausalLM
 
-from page_bench import attention
-from page_bench.calibration.file import (
+from page_bench.config import PageConfig
+from page_bench.engine.decision import calibration_warnings, from_calibration
+from page_bench.engine.prompt import PromptFacts
+from page_bench.gating.calibration import (
     Calibration,
     ModelFacts,
     PilotInput,
     load,
     threshold_from,
 )
-from page_bench.calibration.fingerprint import Fingerprint, model_fingerprint
-from page_bench.calibration.match import mismatches, overlap, refuse_mismatch, settings_of
-from page_bench.config import PageConfig
-from page_bench.decision import calibration_warnings, from_calibration
-from page_bench.errors import UsageError
+from page_bench.gating.fingerprint import Fingerprint, model_fingerprint
 from page_bench.gating.gates import make_gate
+from page_bench.gating.match import mismatches, overlap, refuse_mismatch, settings_of
 from page_bench.gating.rules import midpoint_threshold, quantile_threshold
 from page_bench.gating.signal_gates import Page
 from page_bench.gating.threshold import zscore_threshold
-from page_bench.prompt import PromptFacts
+from page_bench.inputs.errors import UsageError
+from page_bench.model import attention
 
 DROPS = [0.01, 0.03, 0.05, 0.07, 0.09, 0.11]
 SETTINGS = settings_of(window=32, top_k=32, compress="prompt", chat=True)

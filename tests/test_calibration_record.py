@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from page_bench.calibration.record import Misfit, read
+from page_bench.inputs.typed_json import Misfit, read
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from tiny_models import random_prompt, randomised, small_config
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from page_bench import attention, capture
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
-from page_bench.eviction import KeepPlan, positions_to_keep
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import Evictor, LayerView, Need
-from page_bench.prefill import prefill
-from page_bench.scoring import Scorer
+from page_bench.inputs.errors import UsageError
+from page_bench.model import attention, capture
+from page_bench.model.keep_plan import KeepPlan, positions_to_keep
+from page_bench.model.prefill import prefill
+from page_bench.model.scoring import Scorer
 
 LENGTH = 70
 

@@ -17,10 +17,10 @@ from page_bench.analysis.gate_choice import Choice, Place
 from page_bench.analysis.own_cells import cells_of
 from page_bench.analysis.pairs import families, pair_runs
 from page_bench.analysis.regate import Tau, decide, find_decision
-from page_bench.analysis.suites import split
-from page_bench.errors import UsageError
 from page_bench.gating.gates import make_gate
-from page_bench.trace import Trace
+from page_bench.inputs.errors import UsageError
+from page_bench.records.suites import split
+from page_bench.records.trace import Trace
 
 TASKS = Path(__file__).parent.parent / "tasks"
 

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from page_bench import cli
-from page_bench.errors import UsageError
+from page_bench.commands import cli
+from page_bench.inputs.errors import UsageError
 
 
 def test_command_shows_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +45,7 @@ def test_command_reports_usage_errors(
 
 
 def test_run_without_tasks_reaches_the_model_and_ends_cleanly(tmp_path: Path) -> None:
-    start = "import sys; from page_bench.cli import main; sys.exit(main())"
+    start = "import sys; from page_bench.commands.cli import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", start, "run", "-a", "evictor=snapkvv"],
         capture_output=True,

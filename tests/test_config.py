@@ -12,10 +12,10 @@ import pytest
 from lm_eval.utils import simple_parse_args_string
 
 from page_bench.config import PageConfig, is_ours, unknown_argument
-from page_bench.decision import without_pilot
-from page_bench.errors import UsageError
+from page_bench.engine.decision import without_pilot
+from page_bench.engine.make_trace import settings_of
 from page_bench.evictors import evictor_class, evictor_names
-from page_bench.record import settings_of
+from page_bench.inputs.errors import UsageError
 
 
 def test_defaults_are_those_of_the_paper() -> None:

@@ -14,16 +14,16 @@ from test_granularity import Uneven, logits_with_hidden
 from tiny_models import FAMILIES, random_prompt, tiny_model
 from torch import Tensor
 
-from page_bench import attention
-from page_bench.cache import rewound
 from page_bench.config import PageConfig
-from page_bench.continuations import ContinuationRequest, score_continuations
-from page_bench.errors import UsageError
-from page_bench.eviction import KeepPlan, evict, positions_to_keep
-from page_bench.lm import PageLM
-from page_bench.prefill import forward, prefill
-from page_bench.prompt_pass import PromptPass
-from page_bench.trace import Likelihood, Trace
+from page_bench.engine.prefilled_prompt import PromptPass
+from page_bench.harness.lm import PageLM
+from page_bench.inputs.errors import UsageError
+from page_bench.model import attention
+from page_bench.model.cache import rewound
+from page_bench.model.continuations import ContinuationRequest, score_continuations
+from page_bench.model.keep_plan import KeepPlan, evict, positions_to_keep
+from page_bench.model.prefill import forward, prefill
+from page_bench.records.trace import Likelihood, Trace
 
 TinyFolder = Callable[[str], Path]
 

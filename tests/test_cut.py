@@ -12,14 +12,14 @@ from lm_eval.api.instance import Instance
 from stored_traces import stored
 
 from page_bench.analysis.gate_choice import Choice
-from page_bench.analysis.suites import is_ours
-from page_bench.decode import AnswerRequest
-from page_bench.generation import end_tokens, is_cut
-from page_bench.lm import PageLM
+from page_bench.engine.summary import cut_warnings
+from page_bench.harness.generation_checks import end_tokens, is_cut
+from page_bench.harness.lm import PageLM
+from page_bench.harness.wandb.metrics import summary_of
+from page_bench.model.decode import AnswerRequest
+from page_bench.records.suites import is_ours
 from page_bench.report.build import data_section
 from page_bench.report.sources import read
-from page_bench.summary import cut_warnings
-from page_bench.tracking.metrics import summary_of
 
 QUICKSTART = "page_quickstart_repeated_fact"
 TEXT = "What was the number that stood in the second line of the letter? "

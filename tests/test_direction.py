@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from page_bench.calibration.direction import Direction, direction_of
+from page_bench.engine.summary import few_layers_warning
+from page_bench.gating.direction import Direction, direction_of
+from page_bench.gating.profile import DropOptions, bin_size
 from page_bench.gating.threshold import Side
-from page_bench.profile import DropOptions, bin_size
-from page_bench.summary import few_layers_warning
 
 
 def direction(

@@ -21,15 +21,16 @@ from lm_eval._cli.harness import HarnessCLI
 from lm_eval.utils import simple_parse_args_string
 from test_third_party import LENGTH, N_KEEP, kept, refused
 
-from page_bench import cli, options
+from page_bench.commands import cli
 from page_bench.config import PageConfig, is_ours
-from page_bench.errors import UsageError
 from page_bench.evictors import evictor_class, option_types, own_names
 from page_bench.gating.gate import Facts
 from page_bench.gating.gates import GATES, make_gate
 from page_bench.gating.rules import known_threshold
-from page_bench.loading import HF_ARGUMENTS
-from page_bench.own_runs import MODEL
+from page_bench.harness.loading import HF_ARGUMENTS
+from page_bench.harness.own_runs import MODEL
+from page_bench.inputs import options
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks import metadata
 
 TASKS = {path.stem for path in (ROOT / "tasks").rglob("*.yaml")}

@@ -13,18 +13,18 @@ import torch
 from tiny_models import FAMILIES, save_tiny
 from tokenizers import Tokenizer
 
-from page_bench import prompt_pass
-from page_bench.decode import read
-from page_bench.doctor import command
-from page_bench.doctor.capacity import capacity
-from page_bench.doctor.checks import CHECKS, outcome
-from page_bench.doctor.references import mean_entropy, storage_bytes
-from page_bench.doctor.subject import Subject
-from page_bench.errors import UsageError
-from page_bench.eviction import evict
-from page_bench.lm import PageLM
-from page_bench.prompt_pass import PromptPass
-from page_bench.signals import agreements
+from page_bench.commands.doctor import command
+from page_bench.commands.doctor.capacity import capacity
+from page_bench.commands.doctor.checks import CHECKS, outcome
+from page_bench.commands.doctor.references import mean_entropy, storage_bytes
+from page_bench.commands.doctor.subject import Subject
+from page_bench.engine import prefilled_prompt
+from page_bench.engine.prefilled_prompt import PromptPass
+from page_bench.gating.signals import agreements
+from page_bench.harness.lm import PageLM
+from page_bench.inputs.errors import UsageError
+from page_bench.model.decode import read
+from page_bench.model.keep_plan import evict
 
 
 def subject(folder: Path, **arguments: Any) -> Subject:
@@ -66,7 +66,7 @@ def test_sound_models_pass_every_line(tiny_folder: Callable[[str], Path], family
 
 def test_a_position_too_far_shows(tiny: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        prompt_pass, "read", lambda model, rows, ids, start: read(model, rows, ids, start + 1)
+        prefilled_prompt, "read", lambda model, rows, ids, start: read(model, rows, ids, start + 1)
     )
     found = statuses(tiny)
     seeing = ("positions", "masking_equals_removal", "decoded_together")
@@ -76,7 +76,9 @@ def test_a_position_too_far_shows(tiny: Subject, monkeypatch: pytest.MonkeyPatch
 
 def test_the_last_token_twice_shows(tiny: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        prompt_pass, "evict", lambda filled, keep, room, _: evict(filled, keep, room + 1, False)
+        prefilled_prompt,
+        "evict",
+        lambda filled, keep, room, _: evict(filled, keep, room + 1, False),
     )
     found = statuses(tiny)
     assert found["masking_equals_removal"] == found["decoded_together"] == "fail"
@@ -94,7 +96,7 @@ def test_a_closed_gate_that_evicts_shows(tiny: Subject, monkeypatch: pytest.Monk
 
 def test_a_wrong_agreement_shows(tiny: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        prompt_pass,
+        prefilled_prompt,
         "agreements",
         lambda *args: agreements(*args).flip(0),  # late layers for early ones
     )
@@ -104,7 +106,7 @@ def test_a_wrong_agreement_shows(tiny: Subject, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_kept_entries_counted_wrongly_show(tiny: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_pass, "kv_bytes", lambda cache: 4096)
+    monkeypatch.setattr(prefilled_prompt, "kv_bytes", lambda cache: 4096)
     found = statuses(tiny)
     assert found.pop("bytes_freed") == "fail"
     assert set(found.values()) == {"pass"}
@@ -164,7 +166,7 @@ def test_a_prompt_across_the_boundary_of_the_rotation_is_tried(
 def test_ties_of_coarse_scores_are_a_warning(
     tiny: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from page_bench.doctor import arms, checks
+    from page_bench.commands.doctor import arms, checks
 
     planned = arms.planned
 
@@ -240,7 +242,7 @@ def test_the_command_prints_verdicts_and_fails_with_them(
     found = json.loads(capsys.readouterr().out)
     assert found["failed"] == 0
     assert found["checks"]["positions"]["status"] == "pass"
-    monkeypatch.setattr(prompt_pass, "read", lambda m, rows, ids, start: read(m, rows, ids, 0))
+    monkeypatch.setattr(prefilled_prompt, "read", lambda m, rows, ids, start: read(m, rows, ids, 0))
     assert command.run([*words, "--checks", "positions", "one_bos"]) == 1
     assert "FAIL  positions" in capsys.readouterr().out
 

@@ -16,11 +16,11 @@ import pytest
 from store_examples import ARM, MODEL, prompt, seen
 
 from page_bench.config import PageConfig
+from page_bench.engine.keys import answer_key
 from page_bench.evictors import evictor_class, own_names
 from page_bench.evictors._source import source_checksum
 from page_bench.evictors.base import Evictor, Wrapper
-from page_bench.store.keys import answer_key
-from page_bench.store.store import RunStore
+from page_bench.records.store.store import RunStore
 
 WITH_FILES = ("dbtrimkv", "trimkv")
 """Their keys hold the weights of a checkpoint."""

@@ -14,19 +14,19 @@ from evictor_arms import CHECKPOINT_EVICTORS, arms
 from tiny_models import FAMILIES, random_prompt, tiny_model, tiny_tokenizer
 from transformers import PreTrainedModel
 
-from page_bench import attention
-from page_bench.budget import BudgetPlan
 from page_bench.config import PageConfig
-from page_bench.decode import AnswerRequest, Decoded, Row, decode, decoding_rules
-from page_bench.engine import Engine, Outcome
-from page_bench.errors import UsageError
-from page_bench.eviction import KeepPlan, evict, positions_to_keep
+from page_bench.engine.engine import Engine, Outcome
+from page_bench.engine.prompt import Prompt
 from page_bench.evictors.base import Evictor, Granularity, LayerView
+from page_bench.evictors.base.budget import BudgetPlan
 from page_bench.evictors.h2o import H2O
 from page_bench.gating.threshold import Threshold, zscore_threshold
-from page_bench.prefill import forward, prefill
-from page_bench.prompt import Prompt
-from page_bench.scoring import Scorer
+from page_bench.inputs.errors import UsageError
+from page_bench.model import attention
+from page_bench.model.decode import AnswerRequest, Decoded, Row, decode, decoding_rules
+from page_bench.model.keep_plan import KeepPlan, evict, positions_to_keep
+from page_bench.model.prefill import forward, prefill
+from page_bench.model.scoring import Scorer
 
 attention.register()
 
@@ -318,7 +318,7 @@ def test_while_decoding_neither_the_full_cache_nor_the_observation_is_alive(
         alive.append(sum(t.numel() for t in long if t.is_floating_point()))
         return stock(*args, **kwargs)
 
-    monkeypatch.setattr("page_bench.prompt_pass.decode", counted)
+    monkeypatch.setattr("page_bench.engine.prefilled_prompt.decode", counted)
     run(engine("llama", gate="open", evictor="h2o"), [prompt(0, length)])
     run(engine("llama", gate="closed"), [prompt(0, length)])
     assert alive[0] == 0

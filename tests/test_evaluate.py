@@ -14,9 +14,9 @@ import test_longbench
 import test_ruler
 from lm_eval.tasks import TaskManager
 
-from page_bench import plugin
-from page_bench.harness import TASKS_FOLDER
-from page_bench.lm import PageLM
+from page_bench.harness import plugin
+from page_bench.harness.hooks import TASKS_FOLDER
+from page_bench.harness.lm import PageLM
 
 TinyFolder = Callable[[str], Path]
 

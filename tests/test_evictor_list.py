@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from page_bench import cli
-from page_bench.errors import UsageError
-from page_bench.evictor_list import describe
+from page_bench.commands import cli
+from page_bench.commands.evictors import describe
 from page_bench.evictors import make_evictor, own_names
 from page_bench.evictors.base import GRANULARITIES, Evictor, Wrapper
+from page_bench.inputs.errors import UsageError
 
 FOLDER = Path(__file__).parent.parent / "evictors"
 NAMES = sorted(
@@ -190,5 +190,5 @@ def test_a_class_without_docstring_has_no_line(tmp_path: Path) -> None:
 
 
 def test_the_command_line_itself_stays_light() -> None:
-    code = "import sys, page_bench.cli; sys.exit('torch' in sys.modules)"
+    code = "import sys, page_bench.commands.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -34,16 +34,16 @@ from reference_inputs import LayerInputs, layer_inputs
 from tiny_models import random_prompt, tiny_model
 from torch import Tensor
 
-from page_bench.attention import observing
-from page_bench.budget import BudgetPlan
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
-from page_bench.eviction import KeepPlan, positions_to_keep, scores_of
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity, LayerView
+from page_bench.evictors.base.budget import BudgetPlan
 from page_bench.evictors.snapkv import SnapKV
-from page_bench.prefill import Prefill, prefill
-from page_bench.scoring import Scorer
+from page_bench.inputs.errors import UsageError
+from page_bench.model.attention import observing
+from page_bench.model.keep_plan import KeepPlan, positions_to_keep, scores_of
+from page_bench.model.prefill import Prefill, prefill
+from page_bench.model.scoring import Scorer
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 

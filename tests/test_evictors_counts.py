@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from reference import keep_count
 from torch import Tensor
 
-from page_bench.budget import BudgetPlan
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import Granularity
+from page_bench.evictors.base.budget import BudgetPlan
 
 N_SINK = 4
 

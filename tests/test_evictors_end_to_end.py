@@ -10,12 +10,12 @@ from evictor_arms import CHECKPOINT_EVICTORS, arms
 from lm_eval.tasks import TaskManager
 from tiny_models import save_tiny
 
-from page_bench import plugin
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
 from page_bench.evictors import evictor_class, own_names
 from page_bench.evictors.base import GRANULARITIES, Granularity
-from page_bench.harness import TASKS_FOLDER
+from page_bench.harness import plugin
+from page_bench.harness.hooks import TASKS_FOLDER
+from page_bench.inputs.errors import UsageError
 
 BUDGET = 0.25
 SHAPE = {"layers": 4, "kv_heads": 2, "dim": 16, "size": 4}

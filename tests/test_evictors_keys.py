@@ -23,11 +23,11 @@ from evictor_cases import (
 from reference_inputs import LayerInputs
 from torch import Tensor
 
-from page_bench.budget import BudgetPlan
-from page_bench.errors import UsageError
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import GRANULARITIES, Granularity
+from page_bench.evictors.base.budget import BudgetPlan
 from page_bench.evictors.lagkv import _ranked
+from page_bench.inputs.errors import UsageError
 
 
 def assert_close(found: Tensor, expected: Tensor) -> None:

@@ -17,19 +17,19 @@ from retention_checkpoint import Gate, checkpoint_for, random_gates, write_check
 from tiny_models import random_prompt, tiny_config, tiny_model
 from torch import Tensor
 
-from page_bench.attention import observing
-from page_bench.budget import BudgetPlan
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
-from page_bench.eviction import positions_to_keep, scores_of
 from page_bench.evictors import make_evictor
 from page_bench.evictors._retention import log_retention
 from page_bench.evictors._retention_checkpoint import load_gates
 from page_bench.evictors.base import Evictor
+from page_bench.evictors.base.budget import BudgetPlan
 from page_bench.evictors.dbtrimkv import DBTrimKV
 from page_bench.evictors.trimkv import TrimKV
-from page_bench.prefill import prefill
-from page_bench.scoring import Scorer
+from page_bench.inputs.errors import UsageError
+from page_bench.model.attention import observing
+from page_bench.model.keep_plan import positions_to_keep, scores_of
+from page_bench.model.prefill import prefill
+from page_bench.model.scoring import Scorer
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 LENGTH = 70

@@ -27,13 +27,13 @@ from evictor_cases import (
 from reference_inputs import LayerInputs
 from torch import Tensor
 
-from page_bench.budget import BudgetPlan
-from page_bench.errors import UsageError
 from page_bench.evictors import make_evictor
 from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity, LayerView
+from page_bench.evictors.base.budget import BudgetPlan
 from page_bench.evictors.capkv import _say_capped
 from page_bench.evictors.criticalkv import CriticalKV
 from page_bench.evictors.expected_attention import ExpectedAttention
+from page_bench.inputs.errors import UsageError
 
 N_KEEP = 40
 
@@ -405,7 +405,7 @@ def test_criticalkv_sizes_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatc
     layer = random_layer()
     evictor = make_evictor("criticalkv(knorm)", {}, "head")
     whole = evictor.factor(layer)
-    monkeypatch.setattr("page_bench.causal._BLOCK_BYTES", 7 * 12 * 4)
+    monkeypatch.setattr("page_bench.evictors.base.causal._BLOCK_BYTES", 7 * 12 * 4)
     blocks = evictor.factor(layer)
     assert whole is not None
     assert blocks is not None

@@ -13,21 +13,21 @@ import torch
 from test_engine import NEW, SMALL, observed, prompt
 from tiny_models import FAMILIES, tiny_tokenizer
 
-from page_bench import case as case_module
-from page_bench.calibration.file import ModelFacts
-from page_bench.calibration.fingerprint import model_fingerprint
-from page_bench.case import Memory
 from page_bench.config import PageConfig
-from page_bench.distress import repetition
-from page_bench.engine import Engine, Outcome
-from page_bench.errors import UsageError
+from page_bench.engine import memory as case_module
+from page_bench.engine.engine import Engine, Outcome
+from page_bench.engine.keys import StoredModel
+from page_bench.engine.make_trace import trace_of
+from page_bench.engine.memory import Memory
+from page_bench.engine.prefilled_prompt import PromptPass
+from page_bench.engine.prompt import Prompt
+from page_bench.gating.calibration import ModelFacts
+from page_bench.gating.fingerprint import model_fingerprint
 from page_bench.gating.gates import GATES
-from page_bench.prompt import Prompt
-from page_bench.prompt_pass import PromptPass
-from page_bench.record import trace_of
-from page_bench.signals import SIGNALS
-from page_bench.store.keys import StoredModel
-from page_bench.store.store import RunStore
+from page_bench.gating.signals import SIGNALS
+from page_bench.inputs.errors import UsageError
+from page_bench.model.answer_signs import repetition
+from page_bench.records.store.store import RunStore
 
 TOKENIZER = tiny_tokenizer(FAMILIES["llama"].with_bos)
 MODEL = observed("llama")
@@ -166,7 +166,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             made.append(1)
             super().__init__(*args, **kwargs)
 
-    monkeypatch.setattr("page_bench.engine.PromptPass", Counted)
+    monkeypatch.setattr("page_bench.engine.engine.PromptPass", Counted)
     return made
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from page_bench import signals
-from page_bench.decision import Decision
-from page_bench.distress import repetition, token_entropy
-from page_bench.errors import UsageError
+from page_bench.engine.decision import Decision
+from page_bench.gating import signals
 from page_bench.gating.gate import AnswerFacts, Facts, Gate
 from page_bench.gating.gates import GATES, Oracle, Random, Retry, TaskOracle, make_gate, opens
+from page_bench.gating.profile import DropOptions
 from page_bench.gating.signal_gates import SIDES, Page, Static, ThresholdGate
 from page_bench.gating.threshold import Threshold
-from page_bench.profile import DropOptions
+from page_bench.inputs.errors import UsageError
+from page_bench.model.answer_signs import repetition, token_entropy
 
 SIGNAL_GATES = [name for name, cls in GATES.items() if issubclass(cls, ThresholdGate)]
 

@@ -19,12 +19,12 @@ from test_quickstart import Parrot
 from tiny_models import tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from page_bench import plugin
-from page_bench.errors import UsageError
-from page_bench.given_object import GivenObject, named, objects_of
-from page_bench.harness import TASKS_FOLDER
+from page_bench.harness import plugin
+from page_bench.harness.hooks import TASKS_FOLDER
+from page_bench.harness.lm import PageLM
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.results import read_results
-from page_bench.lm import PageLM
+from page_bench.model.given_object import GivenObject, named, objects_of
 from page_bench.tasks.tokenizer import tokenizer_of
 
 TASK = "page_quickstart_needle_number"
@@ -182,7 +182,7 @@ def test_an_adapter_on_an_object_is_part_of_its_name() -> None:
 
 def test_a_task_manager_of_ones_own_is_told_the_whole_tokenizer(tmp_path: Path) -> None:
     """The tokenizer that is given beside a model, not the model's own."""
-    from page_bench.harness import complete_call
+    from page_bench.harness.hooks import complete_call
 
     given = {"pretrained": "a/b", "tokenizer": "c/d", "revision": "r"}
     own = TaskManager(include_path=str(TASKS_FOLDER), include_defaults=False)

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
-from page_bench import attention
-from page_bench.budget import BudgetPlan, kept_members, share_out
-from page_bench.cache import allocated_bytes, entry_count, kv_bytes
-from page_bench.cache_layers import GroupedLayer
 from page_bench.config import PageConfig
-from page_bench.eviction import KeepPlan, evict, positions_to_keep, scores_of
 from page_bench.evictors.base import GRANULARITIES, Evictor, Granularity, LayerView
-from page_bench.prefill import forward, prefill
-from page_bench.scoring import normalised
+from page_bench.evictors.base.budget import BudgetPlan, kept_members, share_out
+from page_bench.model import attention
+from page_bench.model.cache import allocated_bytes, entry_count, kv_bytes
+from page_bench.model.cache_layers import GroupedLayer
+from page_bench.model.keep_plan import KeepPlan, evict, positions_to_keep, scores_of
+from page_bench.model.prefill import forward, prefill
+from page_bench.model.scoring import normalised
 
 attention.register()
 

@@ -12,15 +12,16 @@ from tiny_models import FAMILIES, random_prompt, tiny_model, tiny_tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from page_bench import attention, eviction, prompt_pass, support
-from page_bench.budget import kept_members
 from page_bench.config import PageConfig
-from page_bench.continuations import ContinuationRequest
-from page_bench.decode import AnswerRequest
-from page_bench.engine import Engine, Outcome
-from page_bench.errors import UsageError
-from page_bench.eviction import evict
-from page_bench.prompt import Prompt
+from page_bench.engine import prefilled_prompt
+from page_bench.engine.engine import Engine, Outcome
+from page_bench.engine.prompt import Prompt
+from page_bench.evictors.base.budget import kept_members
+from page_bench.inputs.errors import UsageError
+from page_bench.model import attention, keep_plan, support
+from page_bench.model.continuations import ContinuationRequest
+from page_bench.model.decode import AnswerRequest
+from page_bench.model.keep_plan import evict
 
 attention.register()
 
@@ -109,7 +110,7 @@ def test_what_is_too_short_to_lose_anything_needs_no_signal() -> None:
 def test_keep_sets_other_than_counted_out_are_a_fault(
     wrong: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eviction, "kept_members", lambda *given: wrong(kept_members(*given)))
+    monkeypatch.setattr(keep_plan, "kept_members", lambda *given: wrong(kept_members(*given)))
     with pytest.raises(RuntimeError, match="a fault of page-bench"):
         answered(tiny_model("llama"))
 
@@ -123,7 +124,7 @@ def test_a_cache_of_another_size_than_planned_is_a_fault(
     answered(tiny_model("llama"), **arm)
     # The last token's entry is left in, and then read again.
     monkeypatch.setattr(
-        prompt_pass, "evict", lambda filled, keep, room, _: evict(filled, keep, room, False)
+        prefilled_prompt, "evict", lambda filled, keep, room, _: evict(filled, keep, room, False)
     )
     with pytest.raises(RuntimeError, match=r"the cache holds \d+ entries after 90 tokens"):
         answered(tiny_model("llama"), **arm)

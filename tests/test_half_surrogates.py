@@ -18,19 +18,18 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 from stored_traces import stored
 
-from page_bench import json_text, plugin
-from page_bench.analysis import command as regate
-from page_bench.analysis.authors_lines import read_log
-from page_bench.analysis.runs import parse_trace, read_traces
-from page_bench.errors import UsageError
-from page_bench.harness import TASKS_FOLDER
-from page_bench.leaderboard import command as leaderboard
-from page_bench.lm import PageLM
-from page_bench.report import command as report
-from page_bench.store.store import RunStore
-from page_bench.trace import write_traces
-from page_bench.tracking import finished
-from page_bench.written_samples import make_writable
+from page_bench.analysis.paper_logs.lines import read_log
+from page_bench.commands import leaderboard, regate, report
+from page_bench.commands.wandb_import import finished
+from page_bench.harness import plugin
+from page_bench.harness.hooks import TASKS_FOLDER
+from page_bench.harness.lm import PageLM
+from page_bench.harness.written_samples import make_writable
+from page_bench.inputs import json_text
+from page_bench.inputs.errors import UsageError
+from page_bench.records.finished_runs import parse_trace, read_traces
+from page_bench.records.store.store import RunStore
+from page_bench.records.trace import write_traces
 
 HIGH, LOW = "\ud83d", "\ude00"
 

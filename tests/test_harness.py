@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from page_bench import harness
-from page_bench.default_model import LOCAL_NAME
-from page_bench.errors import UsageError
+from page_bench.harness import hooks
+from page_bench.inputs.errors import UsageError
+from page_bench.model.default_model import LOCAL_NAME
 
 DEFAULT = "Some-Default-Model"
 
 
 @pytest.fixture(autouse=True)
 def default_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("page_bench.default_model.default_pretrained", lambda: DEFAULT)
-    harness._say_once.cache_clear()
+    monkeypatch.setattr("page_bench.model.default_model.default_pretrained", lambda: DEFAULT)
+    hooks._say_once.cache_clear()
 
 
 @pytest.fixture
@@ -46,14 +46,14 @@ def module(name: str, **attributes: object) -> ModuleType:
 
 
 def complete(**given: Any) -> dict[str, Any]:
-    return harness.complete_call({"model": "page_hf", **given})
+    return hooks.complete_call({"model": "page_hf", **given})
 
 
 def test_without_tasks_the_quickstart_runs_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     given: list[dict[str, Any]] = [{}, {"tasks": None}, {"tasks": []}]
     for nothing in given:
         caplog.clear()
-        harness._say_once.cache_clear()
+        hooks._say_once.cache_clear()
         assert complete(**nothing)["tasks"] == ["page_quickstart"]
         assert "page_quickstart" in caplog.text
         assert caplog.records[0].levelno == logging.WARNING  # shown without any logging set up
@@ -184,7 +184,7 @@ def recording_evaluator() -> tuple[ModuleType, list[dict[str, Any]]]:
         return "results"
 
     evaluator = module("lm_eval.evaluator", simple_evaluate=simple_evaluate)
-    harness.complete_evaluations(evaluator)
+    hooks.complete_evaluations(evaluator)
     return evaluator, calls
 
 
@@ -203,7 +203,7 @@ def test_other_models_get_what_was_given() -> None:
 
 
 def test_a_baseline_may_name_our_default_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("page_bench.default_model.resolve", lambda name: f"/copies/{name}")
+    monkeypatch.setattr("page_bench.model.default_model.resolve", lambda name: f"/copies/{name}")
     evaluator, calls = recording_evaluator()
     for given in (f"pretrained={LOCAL_NAME}", {"pretrained": LOCAL_NAME}):
         evaluator.simple_evaluate("hf", given)
@@ -214,7 +214,9 @@ def test_a_page_lm_object_refuses_caches_too(monkeypatch: pytest.MonkeyPatch) ->
     class PageLM:
         pass
 
-    monkeypatch.setitem(sys.modules, "page_bench.lm", module("page_bench.lm", PageLM=PageLM))
+    monkeypatch.setitem(
+        sys.modules, "page_bench.harness.lm", module("page_bench.harness.lm", PageLM=PageLM)
+    )
     evaluator, calls = recording_evaluator()
     evaluator.simple_evaluate(PageLM(), tasks=["t"])
     assert calls == [{"model_args": None, "tasks": ["t"], "use_cache": None}]
@@ -225,7 +227,7 @@ def test_a_page_lm_object_refuses_caches_too(monkeypatch: pytest.MonkeyPatch) ->
 def test_attaching_twice_is_attaching_once() -> None:
     evaluator, _ = recording_evaluator()
     once = evaluator.simple_evaluate
-    harness.complete_evaluations(evaluator)
+    hooks.complete_evaluations(evaluator)
     assert evaluator.simple_evaluate is once
 
 
@@ -235,11 +237,11 @@ def test_model_is_registered_unless_lm_eval_does_it(monkeypatch: pytest.MonkeyPa
     models: Any = registry.Registry("model")
     monkeypatch.setattr(registry, "model_registry", models)
     monkeypatch.setattr(registry, "load_plugins", print, raising=False)
-    harness.register_model(module("lm_eval.models"))
+    hooks.register_model(module("lm_eval.models"))
     assert "page_hf" not in models
     monkeypatch.delattr(registry, "load_plugins")
-    harness.register_model(module("lm_eval.models"))
-    harness.register_model(module("lm_eval.models"))
+    hooks.register_model(module("lm_eval.models"))
+    hooks.register_model(module("lm_eval.models"))
     assert list(models.keys()) == ["page_hf"]
 
 
@@ -253,9 +255,9 @@ def test_task_folder_stands_between_the_defaults_and_the_users() -> None:
         def match_tasks(self, task_list: list[str]) -> list[str]:
             return task_list
 
-    defaults, users, ours = Path("/lm_eval/tasks"), Path("/users"), harness.TASKS_FOLDER
+    defaults, users, ours = Path("/lm_eval/tasks"), Path("/users"), hooks.TASKS_FOLDER
     classes = {"TaskIndex": TaskIndex, "TaskManager": TaskManager}
-    harness.add_tasks(
+    hooks.add_tasks(
         module("lm_eval.tasks.manager", __file__=str(defaults / "manager.py"), **classes)
     )
     assert TaskIndex().build([defaults, users]) == [defaults, ours, users]
@@ -275,9 +277,9 @@ def test_task_manager_finds_our_tasks_and_the_users_win(
         "_iter_yaml_files",
         staticmethod(lambda root: iter(()) if root == defaults else files(root)),
     )
-    harness.add_tasks(manager)
+    hooks.add_tasks(manager)
     found = manager.TaskManager().task_index["page_quickstart"]
-    assert found.yaml_path.is_relative_to(harness.TASKS_FOLDER)
+    assert found.yaml_path.is_relative_to(hooks.TASKS_FOLDER)
     (tmp_path / "own.yaml").write_text("group: page_quickstart\ntask: []\n")
     own = manager.TaskManager(include_path=str(tmp_path)).task_index["page_quickstart"]
     assert own.yaml_path == tmp_path / "own.yaml"
@@ -287,11 +289,11 @@ def test_task_manager_finds_our_tasks_and_the_users_win(
 def test_only_patterns_that_say_page_find_our_tasks(tmp_path: Path) -> None:
     from lm_eval.tasks import manager
 
-    harness.add_tasks(manager)
+    hooks.add_tasks(manager)
     text = "task: a_needle\ndataset_path: x\n"
     (tmp_path / "a_needle.yaml").write_text(text)
     (tmp_path / "page_own.yaml").write_text(text.replace("a_needle", "page_own"))
-    folders = [str(tmp_path), str(harness.TASKS_FOLDER)]
+    folders = [str(tmp_path), str(hooks.TASKS_FOLDER)]
     known = manager.TaskManager(include_path=folders, include_defaults=False)
     assert known.match_tasks(["*needle*"]) == ["a_needle"]
     assert known.match_tasks(["*own"]) == ["page_own"]
@@ -308,7 +310,7 @@ def harness_module(error: Exception | None) -> ModuleType:
             return args
 
     made = module("lm_eval._cli.harness", HarnessCLI=HarnessCLI)
-    harness.end_cleanly(made)
+    hooks.end_cleanly(made)
     return made
 
 
@@ -346,7 +348,7 @@ def test_a_task_that_does_not_exist_ends_a_command_of_ours_likewise(
 
 def test_a_token_is_refused_before_lm_eval_logs_it() -> None:
     with pytest.raises(UsageError, match="token would stand in the results"):
-        harness.complete_call({"model": "page_hf", "model_args": "token=hf_1,pretrained=x"})
+        hooks.complete_call({"model": "page_hf", "model_args": "token=hf_1,pretrained=x"})
 
 
 def test_other_errors_keep_their_traceback(loggers: object) -> None:
@@ -365,6 +367,6 @@ def test_our_log_shows_where_lm_evals_does(loggers: tuple[logging.Logger, loggin
     theirs.propagate = False
     for _ in range(2):
         harness_module(None).HarnessCLI().execute(None)
-    logging.getLogger("page_bench.engine").info("told once")
-    logging.getLogger("page_bench.engine").debug("not told")
+    logging.getLogger("page_bench.engine.engine").info("told once")
+    logging.getLogger("page_bench.engine.engine").debug("not told")
     assert shown == ["told once"]

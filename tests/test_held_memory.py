@@ -14,13 +14,13 @@ from test_engine import observed, prompt
 from tiny_models import FAMILIES, random_prompt, randomised, small_config, tiny_tokenizer
 from torch import Tensor
 
-from page_bench import capture
-from page_bench.cache import allocated_bytes
 from page_bench.config import PageConfig
-from page_bench.engine import Engine
+from page_bench.engine.engine import Engine
 from page_bench.evictors import evictor_class, make_evictor
-from page_bench.prefill import forward, prefill
-from page_bench.scoring import Scorer
+from page_bench.model import capture
+from page_bench.model.cache import allocated_bytes
+from page_bench.model.prefill import forward, prefill
+from page_bench.model.scoring import Scorer
 
 LENGTH, ROOM = 400, 8
 TITLES = [*titles(), "criticalkv(adakv(expected_attention))", "adakv(compactor)"]

@@ -17,11 +17,11 @@ from stored_traces import stored
 
 from page_bench.analysis.gate_choice import Choice
 from page_bench.analysis.regate import Tau
+from page_bench.records.trace import Trace, write_traces
 from page_bench.report.build import build
 from page_bench.report.files import write
 from page_bench.report.settings import Settings
 from page_bench.report.sources import read
-from page_bench.trace import Trace, write_traces
 
 BENCHMARK = runpy.run_path(str(Path(__file__).parent.parent / "benchmarks" / "coverage.py"))
 LAYERS = [0.6, 0.5, 0.4]

@@ -17,16 +17,22 @@ from test_lm import QUESTIONS, page_lm, requests, trace_of
 from test_prompt_pass import arm, passed
 from tiny_models import FAMILIES, tiny_tokenizer
 
-from page_bench import keep_jobs
-from page_bench.case import Memory
-from page_bench.decode import AnswerRequest
-from page_bench.engine import Engine
-from page_bench.eviction import KeepPlan
-from page_bench.keep_jobs import DECODE_ROWS, CacheSize, KeepJob, LayerSize, rows_that_fit
-from page_bench.prefill import devices_of
-from page_bench.store.keys import StoredModel, answer_key
-from page_bench.store.store import RunStore
-from page_bench.summary import RunSummary
+from page_bench.engine import decode_batches
+from page_bench.engine.decode_batches import (
+    DECODE_ROWS,
+    CacheSize,
+    KeepJob,
+    LayerSize,
+    rows_that_fit,
+)
+from page_bench.engine.engine import Engine
+from page_bench.engine.keys import StoredModel, answer_key
+from page_bench.engine.memory import Memory
+from page_bench.engine.summary import RunSummary
+from page_bench.model.decode import AnswerRequest
+from page_bench.model.keep_plan import KeepPlan
+from page_bench.model.prefill import devices_of
+from page_bench.records.store.store import RunStore
 
 FIRST, SECOND = torch.device("cuda:0"), torch.device("cuda:1")
 HALF = dataclasses.replace(MODEL, dtype="bfloat16")
@@ -137,7 +143,7 @@ def test_a_model_s_devices_are_those_of_all_its_weights() -> None:
 
 def short_answers(limit: int | None, free_bytes: int, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Ten answers to a prompt, with so much free memory."""
-    monkeypatch.setattr(keep_jobs, "_free_bytes", lambda device: free_bytes)
+    monkeypatch.setattr(decode_batches, "_free_bytes", lambda device: free_bytes)
     arms = [arm(budget=0.2 + i / 100) for i in range(10)]
     return passed(observed("llama"), prompt(3), arms, limit).answers(arms, last=True)
 
@@ -166,7 +172,7 @@ def test_the_number_is_a_constant_and_memory_lowers_it_only_when_it_must(
 def test_more_keep_sets_than_the_limit_are_no_lack_of_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("page_bench.prompt_pass.DECODE_ROWS", 4)
+    monkeypatch.setattr("page_bench.engine.prefilled_prompt.DECODE_ROWS", 4)
     answers = short_answers(None, 10**12, monkeypatch)
     assert sorted(answer.decode_rows for answer in answers) == [2, 2, *[4] * 8]
     assert not any(answer.decode_rows_lowered for answer in answers)
@@ -189,7 +195,7 @@ def remembering(path: Path, model: StoredModel, rows: int) -> Iterator[Memory]:
 def test_too_little_memory_is_said_in_log_and_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(keep_jobs, "_free_bytes", lambda device: 2**20)
+    monkeypatch.setattr(decode_batches, "_free_bytes", lambda device: 2**20)
     arms = [arm(budget=0.2 + i / 100) for i in range(10)]
     tokenizer = tiny_tokenizer(FAMILIES["llama"].with_bos)
     with remembering(tmp_path / "s.sqlite", MODEL, DECODE_ROWS) as memory:
@@ -209,7 +215,7 @@ def test_too_little_memory_is_said_in_log_and_record(
 
 
 def _trace(**facts: Any) -> Any:
-    from page_bench.trace import Trace
+    from page_bench.records.trace import Trace
 
     words = dict.fromkeys(("model", "dtype", "attn_implementation", "task"), "x")
     rest = {f.name: None for f in dataclasses.fields(Trace) if f.default is dataclasses.MISSING}

@@ -12,20 +12,20 @@ import torch
 from tiny_models import FAMILIES, randomised, save_tiny, small_config, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from page_bench import cli
-from page_bench.cache import empty_cache
+from page_bench.commands import cli
+from page_bench.commands.latency import command as latency_command
+from page_bench.commands.latency import peak_memory
+from page_bench.commands.latency.bench import CLOSED, FULL, OPEN, PLAIN, Bench, Run
+from page_bench.commands.latency.costs import Spread, costs, expected, rounds_of
+from page_bench.commands.latency.peak_memory import PeakMemory, in_fresh_process
+from page_bench.commands.latency.peaks import Peaks, fresh_peaks
+from page_bench.commands.latency.report import as_json, setting_of, tables
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
-from page_bench.keep_jobs import CacheSize
-from page_bench.latency import command as latency_command
-from page_bench.latency import peak_memory
-from page_bench.latency.bench import CLOSED, FULL, OPEN, PLAIN, Bench, Run
-from page_bench.latency.costs import Spread, costs, expected, rounds_of
-from page_bench.latency.peak_memory import PeakMemory, in_fresh_process
-from page_bench.latency.peaks import Peaks, fresh_peaks
-from page_bench.latency.report import as_json, setting_of, tables
-from page_bench.prefill import forward
-from page_bench.support import layer_windows
+from page_bench.engine.decode_batches import CacheSize
+from page_bench.inputs.errors import UsageError
+from page_bench.model.cache import empty_cache
+from page_bench.model.prefill import forward
+from page_bench.model.support import layer_windows
 
 NEW, LENGTH, KEPT = 5, 200, 50
 MIB = 2**20
@@ -336,7 +336,7 @@ def test_memory_that_was_free_before_counts_when_it_is_used_again() -> None:
     # Blocks of the heap, below the size at which a block is the system's again once it is freed.
     script = """
 import json, torch
-from page_bench.latency.peak_memory import PeakMemory
+from page_bench.commands.latency.peak_memory import PeakMemory
 def blocks():
     return [torch.ones(16 * 1024) for _ in range(320)]
 earlier = blocks()

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from finished_runs import ASKED, SUITE, TAU, answers, edited, write_run, write_trio
 
-from page_bench.errors import UsageError
-from page_bench.leaderboard import command
+from page_bench.commands import leaderboard
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.add import Added, rows_of
 from page_bench.leaderboard.check import examined, read_board
 from page_bench.leaderboard.results import read_results
@@ -45,7 +45,7 @@ def tasks_of(made: Added, row: Row) -> dict[str, Row]:
 
 
 def add(folder: Path, file: Path, *words: str) -> int:
-    return command.run(["add", str(folder), "--file", str(file), *words])
+    return leaderboard.run(["add", str(folder), "--file", str(file), *words])
 
 
 def figures(row: Row, *names: str) -> list[Any]:
@@ -265,7 +265,7 @@ def test_add_then_check_then_add_again(tmp_path: Path, capsys: pytest.CaptureFix
     runs, file = write_trio(tmp_path / "runs"), tmp_path / "board" / "leaderboard.csv"
     assert add(runs, file) == 0
     assert capsys.readouterr().out == f"3 rows added to {file}, which holds 3\n"
-    assert command.run(["check", "--file", str(file)]) == 0
+    assert leaderboard.run(["check", "--file", str(file)]) == 0
     before = {path.name: path.read_bytes() for path in file.parent.iterdir()}
     assert sorted(before) == ["leaderboard.csv", "schema.json", "tasks.csv"]
     with pytest.raises(UsageError, match=r"and 2 more stand in .* already, .*--replace"):
@@ -275,7 +275,7 @@ def test_add_then_check_then_add_again(tmp_path: Path, capsys: pytest.CaptureFix
     # In whatever order the runs come, the file is the same.
     other = tmp_path / "other" / "leaderboard.csv"
     for gate in ("page", "closed", "open"):
-        command.run(["add", str(runs / gate), "--file", str(other)])
+        leaderboard.run(["add", str(runs / gate), "--file", str(other)])
     add(runs, other, "--replace")
     assert other.read_bytes() == before["leaderboard.csv"]
     assert read_board(file).rows == read_board(other).rows
@@ -489,7 +489,7 @@ def test_tables_do_not_overwrite_each_other(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="another table has the name"):
         add(runs, tmp_path / "new" / "tasks.csv")
     with pytest.raises(UsageError, match="no name of a page"):
-        command.run(["build", "--file", str(file), "--output", str(file)])
+        leaderboard.run(["build", "--file", str(file), "--output", str(file)])
 
 
 @pytest.mark.parametrize(
@@ -556,7 +556,7 @@ def test_links_stay_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (here / "index.html").symlink_to(place / "page.html")
     # The other tables are those beside the linked one.
     assert add(runs / "closed", here / "board.csv") == 0
-    command.run(["build", "--file", str(here / "board.csv")])
+    leaderboard.run(["build", "--file", str(here / "board.csv")])
     assert sorted(path.name for path in here.iterdir()) == ["board.csv", "index.html"]
     assert all(path.is_symlink() for path in here.iterdir())
     assert [row["gate"] for row in read_board(place / "leaderboard.csv").rows] == ["closed", "open"]
@@ -603,7 +603,7 @@ def test_tables_are_printed_in_utf8_whatever_the_locale(
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", out)
     add(write_run(tmp_path / "run", answers("open", model="模型")), file)
-    command.run(["export", "--file", str(file)])
+    leaderboard.run(["export", "--file", str(file)])
     out.flush()
     printed = out.buffer.getvalue().decode("utf-8")
     assert printed.startswith(f"1 row added to {file}, which holds 1\n")

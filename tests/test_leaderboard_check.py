@@ -16,8 +16,9 @@ import pytest
 from finished_runs import write_run, write_trio
 from stored_traces import stored
 
-from page_bench.errors import UsageError
-from page_bench.leaderboard import command, schema
+from page_bench.commands import leaderboard
+from page_bench.inputs.errors import UsageError
+from page_bench.leaderboard import schema
 from page_bench.leaderboard.add import rows_of
 from page_bench.leaderboard.check import examined, read_board
 from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS, Column, named
@@ -454,7 +455,7 @@ def test_no_two_kinds_of_damage_have_the_same_sentence() -> None:
 
 def test_check_prints_all_that_it_finds(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(GATED, n_tasks="3", compression="2.0")(file)
-    assert command.run(["check", "--file", str(file)]) == 1
+    assert leaderboard.run(["check", "--file", str(file)]) == 1
     shown = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[0] for line in shown] == [
         f"{file} line 4, n_tasks",

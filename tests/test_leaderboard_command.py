@@ -18,16 +18,17 @@ from lm_eval.config.evaluate_config import EvaluatorConfig
 from lm_eval.tasks import TaskManager
 from torch.utils import collect_env
 
-from page_bench import plugin
-from page_bench.harness import TASKS_FOLDER
-from page_bench.leaderboard import command, shell
+from page_bench.commands import leaderboard
+from page_bench.commands import sweep as sweep_command
+from page_bench.harness import plugin
+from page_bench.harness.hooks import TASKS_FOLDER
+from page_bench.leaderboard import shell
 from page_bench.leaderboard.add import rows_of
 from page_bench.leaderboard.check import read_board
 from page_bench.leaderboard.paths import is_local, without_folders, without_path
 from page_bench.leaderboard.reproduce import command_of, named_arm
 from page_bench.leaderboard.row import Row
 from page_bench.leaderboard.run import read_finished
-from page_bench.sweep import command as sweep_command
 
 
 def parsed(text: str) -> Any:
@@ -182,7 +183,7 @@ def test_a_token_is_never_published(tmp_path: Path) -> None:
     }
     path = write_run(tmp_path / "run", answers("open"))
     edited(path, config_model_args=args)
-    assert command.run(["add", str(tmp_path), "--file", str(tmp_path / "rows.csv")]) == 0
+    assert leaderboard.run(["add", str(tmp_path), "--file", str(tmp_path / "rows.csv")]) == 0
     assert "hf_secret" not in (tmp_path / "rows.csv").read_text(encoding="utf-8")
 
 
@@ -216,7 +217,7 @@ def test_an_instruction_of_several_lines_can_be_added(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", answers("open"))
     edited(path, system_instruction=told)
     file = tmp_path / "board" / "leaderboard.csv"
-    assert command.run(["add", str(path), "--file", str(file)]) == 0
+    assert leaderboard.run(["add", str(path), "--file", str(file)]) == 0
     (row,) = read_board(file).rows
     assert json.loads(str(row["data"]))["system_instruction"] == told
     words = shell.split(str(row["command"]))
@@ -350,8 +351,8 @@ def test_the_command_of_a_row_gives_its_numbers_again(
     assert sweep_command.run([str(sweep), "--output_path", str(out)]) == 0
 
     file = tmp_path / "board" / "leaderboard.csv"
-    assert command.run(["add", str(out), "--file", str(file)]) == 0
-    assert command.run(["check", "--file", str(file)]) == 0
+    assert leaderboard.run(["add", str(out), "--file", str(file)]) == 0
+    assert leaderboard.run(["check", "--file", str(file)]) == 0
     rows = {str(row["gate"]): row for row in read_board(file).rows}
     gated = rows["page"]
     assert [row["n"] for row in rows.values()] == [6, 6, 6]
@@ -368,7 +369,7 @@ def test_the_command_of_a_row_gives_its_numbers_again(
     other = tmp_path / "again"
     words = [*again, "--device", "cpu", "--output_path", str(other), "--log_samples"]
     cli.execute(cli._parser.parse_args(words))
-    command.run(["add", str(other), "--file", str(other / "gated.csv")])
+    leaderboard.run(["add", str(other), "--file", str(other / "gated.csv")])
     (repeated,) = read_board(other / "gated.csv").rows
     assert identical(repeated, gated)
 

@@ -16,15 +16,15 @@ from stored_traces import records, stored
 
 from page_bench.analysis.intervals import Estimate, share
 from page_bench.analysis.pairs import pair_runs
-from page_bench.cli import main
+from page_bench.commands.cli import main
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.compare import Comparison, compare, differing, false_discoveries
 from page_bench.leaderboard.counterpart import counterparts
 from page_bench.leaderboard.difference import AGREES, DIFFERS, TOO_FEW, of_means, of_shares
 from page_bench.leaderboard.published import PUBLISHED as FILE
 from page_bench.leaderboard.published import Published, paper_name, read_published
-from page_bench.trace import Trace, write_traces
+from page_bench.records.trace import Trace, write_traces
 
 MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 MIXED = ("niah_multikey_3", "vt", "fwe", "qa_1")

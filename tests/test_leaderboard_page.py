@@ -15,8 +15,8 @@ import pytest
 from leaderboard_page import BUDGETS, CHROMIUM, EVICTORS, Page, browser, write_board
 from PIL import Image
 
-from page_bench.errors import UsageError
-from page_bench.leaderboard import command
+from page_bench.commands import leaderboard
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.check import read_board
 from page_bench.leaderboard.file import Board
 from page_bench.leaderboard.page import page
@@ -67,7 +67,7 @@ def data_of(html: str) -> dict[str, Any]:
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A leaderboard, with its page built."""
     made = write_board(tmp_path_factory.mktemp("board"))
-    assert command.run(["build", "--file", str(made)]) == 0
+    assert leaderboard.run(["build", "--file", str(made)]) == 0
     return made
 
 
@@ -113,7 +113,7 @@ def column(one: Page, key: str) -> list[str]:
 
 def test_the_same_tables_give_the_same_bytes(file: Path, html: str, tmp_path: Path) -> None:
     again = tmp_path / "deep" / "page.html"
-    assert command.run(["build", "--file", str(file), "--output", str(again)]) == 0
+    assert leaderboard.run(["build", "--file", str(file), "--output", str(again)]) == 0
     assert again.read_text(encoding="utf-8") == html
     assert [path.name for path in again.parent.iterdir()] == ["page.html"]
 
@@ -128,9 +128,9 @@ def test_the_shipped_page_is_the_one_of_the_shipped_tables() -> None:
 def test_a_page_that_cannot_be_made_is_refused(file: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot be written"):
-        command.run(["build", "--file", str(file), "--output", str(tmp_path / "file/x.html")])
+        leaderboard.run(["build", "--file", str(file), "--output", str(tmp_path / "file/x.html")])
     with pytest.raises(UsageError, match="cannot be read"):
-        command.run(["build", "--file", str(tmp_path / "none.csv")])
+        leaderboard.run(["build", "--file", str(tmp_path / "none.csv")])
 
 
 def test_the_page_loads_nothing_and_runs_its_own_script_alone(html: str) -> None:

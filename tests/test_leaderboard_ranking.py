@@ -13,8 +13,9 @@ import jsonschema
 import pytest
 from finished_runs import answers, write_run, write_trio
 
-from page_bench.errors import UsageError
-from page_bench.leaderboard import command, schema
+from page_bench.commands import leaderboard
+from page_bench.inputs.errors import UsageError
+from page_bench.leaderboard import schema
 from page_bench.leaderboard.add import rows_of
 from page_bench.leaderboard.check import examined
 from page_bench.leaderboard.columns import COLUMNS
@@ -116,14 +117,14 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "leaderboard.csv"
     write_trio(tmp_path / "runs")
     write_run(tmp_path / "runs" / "other", answers("open", protocol="ruler"))
-    assert command.run(["add", str(tmp_path / "runs"), "--file", str(path)]) == 0
+    assert leaderboard.run(["add", str(tmp_path / "runs"), "--file", str(path)]) == 0
     assert examined(path)[1] == []
     return path
 
 
 def export(file: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     capsys.readouterr()
-    assert command.run(["export", "--file", str(file), *words]) == 0
+    assert leaderboard.run(["export", "--file", str(file), *words]) == 0
     return capsys.readouterr().out
 
 

@@ -15,11 +15,12 @@ from peft import LoraConfig, PrefixTuningConfig, get_peft_model
 from tiny_models import FAMILIES
 from transformers import AutoModelForCausalLM
 
-from page_bench import causal, default_model
-from page_bench.calibration.fingerprint import model_fingerprint
-from page_bench.errors import UsageError
-from page_bench.lm import PageLM
-from page_bench.trace import Answer, Trace
+from page_bench.evictors.base import causal
+from page_bench.gating.fingerprint import model_fingerprint
+from page_bench.harness.lm import PageLM
+from page_bench.inputs.errors import UsageError
+from page_bench.model import default_model
+from page_bench.records.trace import Answer, Trace
 
 TinyFolder = Callable[[str], Path]
 
@@ -420,7 +421,7 @@ def test_mixed_precision_is_for_the_model_and_not_for_the_signal(
         seen.append(query.dtype)
         return sums
 
-    monkeypatch.setattr("page_bench.window.attention_sums", watched)
+    monkeypatch.setattr("page_bench.model.window.attention_sums", watched)
     lm = page_lm(tiny_folder("llama"), mixed_precision_dtype="bfloat16", gate="open")
     (answer,) = lm.generate_until(requests(QUESTIONS[:1]), disable_tqdm=True)
     assert seen
@@ -445,7 +446,7 @@ def test_a_full_disk_does_not_cost_the_answers(
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("page_bench.run_record.write_traces", full)
+    monkeypatch.setattr("page_bench.harness.run_output.write_traces", full)
     lm = page_lm(tiny_folder("llama"), gate="open", trace=str(tmp_path))
     with caplog.at_level("INFO", logger="page_bench"):
         answers = lm.generate_until(requests(QUESTIONS), disable_tqdm=True)

@@ -19,7 +19,7 @@ from lm_eval.tasks import TaskManager
 from transformers import AutoTokenizer
 
 from page_bench import tasks
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks import longbench, longbench_prompts
 from page_bench.tasks.longbench_rows import VARIABLE, rows_of
 from page_bench.tasks.longbench_subsets import PAGE_SUBSETS, SUBSETS, SUBSETS_E, max_new_tokens

@@ -11,8 +11,8 @@ import pytest
 from fuzzywuzzy import fuzz
 from lm_eval.tasks.longbench import metrics as lm_eval_metrics
 
+from page_bench.records.trace import Answer
 from page_bench.tasks import longbench_scores as scores
-from page_bench.trace import Answer
 
 Case = tuple[str, list[str], float]
 

@@ -14,9 +14,9 @@ from page_bench.analysis.estimates import FEW
 from page_bench.analysis.intervals import share
 from page_bench.analysis.outcomes import ALL_TASKS, summarise
 from page_bench.analysis.pairs import Pair
-from page_bench.analysis.runs import Sample
-from page_bench.errors import UsageError
 from page_bench.gating.gates import make_gate
+from page_bench.inputs.errors import UsageError
+from page_bench.records.finished_runs import Sample
 
 # (task, plain, full, opens)
 CASES = [

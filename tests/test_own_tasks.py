@@ -17,14 +17,15 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 from own_tasks import N_DOCS, Wanted
 
-from page_bench import cli, plugin
 from page_bench.analysis.gate_choice import Choice
-from page_bench.analysis.runs import read_traces
-from page_bench.lm_eval_cost import once_for_all_runs
+from page_bench.commands import cli
+from page_bench.harness import plugin
+from page_bench.harness.lm_eval_speedups import once_for_all_runs
+from page_bench.records.finished_runs import read_traces
+from page_bench.records.trace import Trace
 from page_bench.report.build import build
 from page_bench.report.settings import Settings
 from page_bench.report.sources import read
-from page_bench.trace import Trace
 
 GATES = ("open", "closed", "gated")
 FIRST_METRIC = {

@@ -22,7 +22,8 @@ KNOWS_PAGE_HF = (
     "import page_bench; print('page_hf' in models, page_bench.__path__[0])"
 )
 FINDS_FOLDERS = (
-    "from page_bench import evictors, harness; print(evictors.__file__, harness.TASKS_FOLDER)"
+    "from page_bench import evictors; from page_bench.harness import hooks;"
+    "print(evictors.__file__, hooks.TASKS_FOLDER)"
 )
 
 
@@ -116,7 +117,9 @@ def check_install(environment: Environment, what: list[str], package: Path) -> N
         str(package / "tasks"),
     ]
     # No torch, numpy, lm_eval or pathlib: every interpreter of the environment pays for these.
-    assert environment.modules_at_start() - modules == {"page_bench", "page_bench.plugin"}
+    assert environment.modules_at_start() - modules == {
+        *("page_bench", "page_bench.harness", "page_bench.harness.plugin"),
+    }
     environment.pip("uninstall", "--yes", "page-bench")
     assert environment.files() == files
     assert environment.modules_at_start() == modules

@@ -9,9 +9,9 @@ import pytest
 from stored_traces import paired, records, stored
 
 from page_bench.analysis.pairs import families, pair_runs
-from page_bench.analysis.runs import Arm
-from page_bench.errors import UsageError
-from page_bench.trace import Trace
+from page_bench.inputs.errors import UsageError
+from page_bench.records.finished_runs import Arm
+from page_bench.records.trace import Trace
 
 
 def test_each_input_has_its_plain_and_its_full_record() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from lm_eval.tasks import TaskManager
 
-from page_bench import plugin
-from page_bench.harness import TASKS_FOLDER
+from page_bench.harness import plugin
+from page_bench.harness.hooks import TASKS_FOLDER
 from page_bench.leaderboard.counterpart import attention_of
 from page_bench.leaderboard.published import MODELS, Published, paper_name, read_published
 from page_bench.sweep.arms import Arm, arms_of

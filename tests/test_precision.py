@@ -13,17 +13,17 @@ from test_engine import observed
 from tiny_models import random_prompt
 from torch import Tensor
 
-from page_bench import capture, precision
-from page_bench import prefill as prefill_module
-from page_bench.budget import share_out
+from page_bench.commands.doctor.references import mean_entropy
 from page_bench.config import PageConfig
-from page_bench.doctor.references import mean_entropy
-from page_bench.eviction import KeepPlan, positions_to_keep
 from page_bench.evictors._retention import log_retention
-from page_bench.evictors.base import Granularity
-from page_bench.prefill import prefill
-from page_bench.scoring import LayerScores, Scorer, score_layer
-from page_bench.signals import DropOptions, agreements
+from page_bench.evictors.base import Granularity, precision
+from page_bench.evictors.base.budget import share_out
+from page_bench.gating.signals import DropOptions, agreements
+from page_bench.model import capture
+from page_bench.model import prefill as prefill_module
+from page_bench.model.keep_plan import KeepPlan, positions_to_keep
+from page_bench.model.prefill import prefill
+from page_bench.model.scoring import LayerScores, Scorer, score_layer
 
 ARMS: list[tuple[str, Granularity, dict[str, Any]]] = [
     ("leverage", "head", {}),

@@ -15,12 +15,13 @@ from tensor_sizes import LargestTensor
 from tiny_models import FAMILIES, random_prompt, tiny_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from page_bench import attention, causal
-from page_bench.errors import UsageError
+from page_bench.evictors.base import causal
 from page_bench.evictors.h2o import H2O
-from page_bench.prefill import prefill
-from page_bench.scoring import Scorer
-from page_bench.signals import head_agreement, head_agreement_drop
+from page_bench.gating.signals import head_agreement, head_agreement_drop
+from page_bench.inputs.errors import UsageError
+from page_bench.model import attention
+from page_bench.model.prefill import prefill
+from page_bench.model.scoring import Scorer
 
 attention.register()
 

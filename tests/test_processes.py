@@ -21,15 +21,15 @@ from test_engine import observed
 from test_gated_runs import TOKENIZER, config, prompts, without_times
 from test_sweep import contents
 
-from page_bench.engine import Engine
-from page_bench.errors import UsageError
+from page_bench.engine.engine import Engine
+from page_bench.engine.processes import Processes
+from page_bench.engine.summary import RunSummary
 from page_bench.gating.threshold import Threshold
-from page_bench.processes import Processes
-from page_bench.requests import without_padding
-from page_bench.run_record import RunRecord
-from page_bench.summary import RunSummary
+from page_bench.harness.requests import without_padding
+from page_bench.harness.run_output import RunRecord
+from page_bench.inputs.errors import UsageError
+from page_bench.records.trace import Answer
 from page_bench.sweep import runner
-from page_bench.trace import Answer
 
 TinyFolder = Callable[[str], Path]
 RANKS = 2

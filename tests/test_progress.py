@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from page_bench.progress import PromptBar
-from page_bench.work import Filled
+from page_bench.engine.grid_work import Filled
+from page_bench.harness.progress import PromptBar
 
 
 def outcome(gate_open: bool, kept_kv: float) -> Any:

@@ -13,14 +13,14 @@ from test_sliding_windows import model_of
 from tiny_models import FAMILIES, randomised, small_config, tiny_model, tiny_tokenizer
 from transformers import PreTrainedModel
 
-from page_bench import keep_jobs, prompt_pass
-from page_bench.attention import MEAN_ALONE
+from page_bench.commands.latency import bench
 from page_bench.config import PageConfig
-from page_bench.decode import AnswerRequest, Decoded, decode
-from page_bench.latency import bench
-from page_bench.prefill import prefill
-from page_bench.prompt import Prompt
-from page_bench.prompt_pass import ArmAnswer, PromptPass
+from page_bench.engine import decode_batches, prefilled_prompt
+from page_bench.engine.prefilled_prompt import ArmAnswer, PromptPass
+from page_bench.engine.prompt import Prompt
+from page_bench.model.attention import MEAN_ALONE
+from page_bench.model.decode import AnswerRequest, Decoded, decode
+from page_bench.model.prefill import prefill
 
 ARMS = [
     {"evictor": evictor, "budget": budget, "granularity": granularity}
@@ -98,9 +98,9 @@ def test_rows_have_room_for_the_answer_in_the_memory_that_is_free(
     given = dataclasses.replace(given, request=request)
     arms = [arm(budget=0.2 + i / 100) for i in range(10)]
     free = 20 * 2**20
-    monkeypatch.setattr(keep_jobs, "_free_bytes", lambda device: free)
+    monkeypatch.setattr(decode_batches, "_free_bytes", lambda device: free)
     monkeypatch.setattr(
-        prompt_pass, "decode", lambda model, rows, *_: [Decoded([1], 0.0)] * len(rows)
+        prefilled_prompt, "decode", lambda model, rows, *_: [Decoded([1], 0.0)] * len(rows)
     )
     answers = passed(model, given, arms, None).answers(arms, last=True)
     rows = answers[0].decode_rows
@@ -124,7 +124,7 @@ def test_equal_keep_sets_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> No
         rows.append(len(args[1]))
         return decode(*args)
 
-    monkeypatch.setattr(prompt_pass, "decode", counted)
+    monkeypatch.setattr(prefilled_prompt, "decode", counted)
     arms = [
         arm(evictor="streamingllm", budget=0.3),
         arm(evictor="streamingllm", budget=0.3, granularity="shared", score_norm="rank"),
@@ -187,7 +187,7 @@ def test_latent_caches_and_sliding_windows_go_together_too(model_type: str) -> N
     rows = {answer.decode_rows for answer in together}
     assert rows == ({1} if model_type == "deepseek_v3" else {3})
     limits = {answer.decode_rows_limit for answer in together}
-    assert limits == ({1} if model_type == "deepseek_v3" else {keep_jobs.DECODE_ROWS})
+    assert limits == ({1} if model_type == "deepseek_v3" else {decode_batches.DECODE_ROWS})
     assert not any(answer.decode_rows_lowered for answer in together)
 
 
@@ -213,10 +213,10 @@ def test_every_clock_waits_for_all_devices_of_the_model(monkeypatch: pytest.Monk
         done.append("clock")
         return clock()
 
-    monkeypatch.setattr(prompt_pass, "devices_of", lambda model: devices)
+    monkeypatch.setattr(prefilled_prompt, "devices_of", lambda model: devices)
     monkeypatch.setattr(bench, "devices_of", lambda model: devices)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: done.append(str(device)))
-    monkeypatch.setattr("page_bench.prompt_pass.time.perf_counter", read)
+    monkeypatch.setattr("page_bench.engine.prefilled_prompt.time.perf_counter", read)
     one = arm(budget=0.3)
     at_hand = passed(observed("llama"), prompt(0), [one], None)
     at_hand.seen(one)
@@ -234,5 +234,5 @@ def test_a_device_of_which_there_is_one_is_waited_for_too(monkeypatch: pytest.Mo
     waited: list[str] = []
     monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append("mps"))
     monkeypatch.setattr(torch.xpu, "synchronize", lambda device: waited.append(str(device)))
-    prompt_pass.seconds(map(torch.device, ("cpu", "mps", "xpu:1")))
+    prefilled_prompt.seconds(map(torch.device, ("cpu", "mps", "xpu:1")))
     assert waited == ["mps", "xpu:1"]

@@ -10,14 +10,12 @@ import pytest
 from finished_runs import SUITE, answers, write_run
 from stored_traces import records, stored
 
-from page_bench.analysis import command as regate
 from page_bench.analysis.gate_choice import Choice
 from page_bench.analysis.pairs import pair_runs
-from page_bench.errors import UsageError
-from page_bench.leaderboard import command as leaderboard
-from page_bench.leaderboard import compare_command as compare
+from page_bench.commands import compare, leaderboard, regate
+from page_bench.inputs.errors import UsageError
+from page_bench.records.trace import Trace
 from page_bench.report.sources import read
-from page_bench.trace import Trace
 
 OTHER = "f" * 64
 DOCUMENT = f"{SUITE}_vt document 2"

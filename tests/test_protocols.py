@@ -16,8 +16,8 @@ from lm_eval.tasks import TaskManager
 from tiny_models import save_tiny, tiny_tokenizer
 from transformers import AutoTokenizer
 
-from page_bench.errors import UsageError
-from page_bench.harness import TASKS_FOLDER
+from page_bench.harness.hooks import TASKS_FOLDER
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks import protocols
 from page_bench.tasks.prompt_task import PromptTask
 from page_bench.tasks.turns import FOLDED

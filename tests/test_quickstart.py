@@ -20,11 +20,12 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 from transformers import AutoTokenizer
 
-from page_bench import default_model, tasks
-from page_bench.errors import UsageError
+from page_bench import tasks
+from page_bench.inputs.errors import UsageError
+from page_bench.model import default_model
+from page_bench.records.trace import Answer, Trace
 from page_bench.tasks import quickstart, tokenizer
 from page_bench.tasks.tokenizer import load as load_tokenizer
-from page_bench.trace import Answer, Trace
 
 TASKS = ("needle_number", "needle_word", "repeated_fact")
 METRICS = {"score", "correct", "kept_kv", "gate_open", "head_drop"}
@@ -264,7 +265,7 @@ def test_the_prompt_ends_with_the_beginning_of_the_answer(tiny_folder: TinyFolde
 @pytest.mark.real_model
 @pytest.mark.usefixtures("default_model_folder")
 def test_eviction_loses_the_number_and_the_gate_saves_it() -> None:
-    from page_bench.lm import PageLM
+    from page_bench.harness.lm import PageLM
 
     def run(group: str, **arm: Any) -> dict[str, list[tuple[float, float]]]:
         samples = evaluate(PageLM(device="cpu", evictor="snapkv", **arm), None, group, 2)["samples"]

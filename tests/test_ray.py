@@ -17,11 +17,11 @@ from ray.cluster_utils import Cluster
 from test_sweep import contents, few_tasks, run, sweep_file
 from torch.utils import collect_env
 
-from page_bench import plugin
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
+from page_bench.engine.grid_work import Computed, Work
+from page_bench.harness import plugin
+from page_bench.inputs.errors import UsageError
 from page_bench.sweep.ray_workers import LOCAL, RayWorkers
-from page_bench.work import Computed, Work
 
 EVICTOR = """
 from dataclasses import dataclass

@@ -10,11 +10,12 @@ import pytest
 import torch
 from tiny_models import random_prompt, tiny_model
 
-from page_bench import attention, evictors
+from page_bench import evictors
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
-from page_bench.eviction import KeepPlan, positions_to_keep
-from page_bench.prefill import prefill
+from page_bench.inputs.errors import UsageError
+from page_bench.model import attention
+from page_bench.model.keep_plan import KeepPlan, positions_to_keep
+from page_bench.model.prefill import prefill
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 

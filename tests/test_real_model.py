@@ -9,7 +9,7 @@ import pytest
 from lm_eval.models.huggingface import HFLM
 from test_lm import requests, templated, trace_of
 
-from page_bench.lm import PageLM
+from page_bench.harness.lm import PageLM
 from page_bench.tasks import quickstart
 
 pytestmark = pytest.mark.real_model

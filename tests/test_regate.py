@@ -13,27 +13,27 @@ import pytest
 from stored_traces import pair, paired, stored
 from tiny_models import FAMILIES, random_prompt, tiny_model, tiny_tokenizer
 
-from page_bench import attention
 from page_bench.analysis.pairs import Pair, pair_runs
 from page_bench.analysis.regate import OWN_PILOT, Tau, decide, find_decision, is_task, pilot_of
-from page_bench.analysis.runs import Record, Sample, read_runs
 from page_bench.analysis.stored_signals import signal_of
-from page_bench.calibration.file import Calibration, ModelFacts, PilotInput
-from page_bench.calibration.fingerprint import Fingerprint
-from page_bench.calibration.match import settings_of
 from page_bench.config import PageConfig
-from page_bench.decision import Decision
-from page_bench.decode import AnswerRequest
-from page_bench.engine import Engine
-from page_bench.errors import UsageError
+from page_bench.engine.decision import Decision
+from page_bench.engine.engine import Engine
+from page_bench.engine.make_trace import trace_of
+from page_bench.engine.prompt import Prompt
+from page_bench.engine.summary import RunSummary
+from page_bench.gating.calibration import Calibration, ModelFacts, PilotInput
+from page_bench.gating.fingerprint import Fingerprint
 from page_bench.gating.gates import make_gate
+from page_bench.gating.match import settings_of
+from page_bench.gating.profile import DropOptions, drop_of, mean_of_pairs
 from page_bench.gating.signal_gates import SIDES
 from page_bench.gating.threshold import select_pilot
-from page_bench.profile import DropOptions, drop_of, mean_of_pairs
-from page_bench.prompt import Prompt
-from page_bench.record import trace_of
-from page_bench.summary import RunSummary
-from page_bench.trace import Trace, write_traces
+from page_bench.inputs.errors import UsageError
+from page_bench.model import attention
+from page_bench.model.decode import AnswerRequest
+from page_bench.records.finished_runs import Record, Sample, read_runs
+from page_bench.records.trace import Trace, write_traces
 
 # What came of a sample; times differ from run to run, and D with the way it is taken.
 OUTCOME = (

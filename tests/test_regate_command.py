@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from stored_traces import stored
 
-from page_bench.analysis.command import run
-from page_bench.errors import UsageError
-from page_bench.trace import Trace, write_traces
+from page_bench.commands.regate import run
+from page_bench.inputs.errors import UsageError
+from page_bench.records.trace import Trace, write_traces
 
 # (task, D, plain, full)
 INPUTS = [

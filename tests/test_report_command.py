@@ -12,16 +12,16 @@ import pytest
 import released_logs as logs
 from stored_traces import stored
 
-from page_bench import cli
 from page_bench.analysis.intervals import share
-from page_bench.errors import UsageError
-from page_bench.report.budgets import stem
+from page_bench.commands import cli
+from page_bench.commands.report import run
+from page_bench.inputs.errors import UsageError
+from page_bench.pages.figures import drawn
+from page_bench.pages.section import Chart
+from page_bench.records.trace import Trace, write_traces
 from page_bench.report.build import SECTIONS, WITHOUT_FULL
-from page_bench.report.command import run
-from page_bench.report.figures import drawn
 from page_bench.report.files import _check_names
-from page_bench.report.section import Chart
-from page_bench.trace import Trace, write_traces
+from page_bench.report.sections.budgets import stem
 
 BUDGETS = (0.25, 0.5)
 N = 20

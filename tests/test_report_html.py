@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from page_bench.analysis.intervals import Estimate, share
+from page_bench.pages.figures import drawn
+from page_bench.pages.section import Chart, Section, Table, Value
 from page_bench.report import html, markdown
 from page_bench.report.build import Report
-from page_bench.report.figures import drawn
 from page_bench.report.files import csv_text
-from page_bench.report.section import Chart, Section, Table, Value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -25,8 +25,8 @@ from page_bench.analysis.partition import parts
 from page_bench.analysis.pools import inputs
 from page_bench.analysis.times import times
 from page_bench.gating.rules import midpoint_threshold
-from page_bench.report import cost, drop, harm, layers, partition, recovery, scaling, tau
-from page_bench.report.section import Section, Table
+from page_bench.pages.section import Section, Table
+from page_bench.report.sections import cost, drop, harm, layers, partition, recovery, scaling, tau
 from page_bench.report.settings import Settings
 
 SETTINGS = Settings(draws=400)
@@ -75,7 +75,7 @@ def test_names_are_those_of_one_file_each() -> None:
 
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.name)
 def test_charts_are_drawn_the_same_each_time(chart: object) -> None:
-    from page_bench.report.section import Chart
+    from page_bench.pages.section import Chart
 
     assert isinstance(chart, Chart)
     assert "?" in chart.title

@@ -14,7 +14,8 @@ from toy_cells import Toy, toy_cell
 
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.intervals import ClusterBootstrap, Estimate
-from page_bench.report import (
+from page_bench.pages.section import Section
+from page_bench.report.sections import (
     batching,
     budgets,
     decomposition,
@@ -24,7 +25,6 @@ from page_bench.report import (
     oracle,
     seeds,
 )
-from page_bench.report.section import Section
 from page_bench.report.settings import Settings
 
 SETTINGS = Settings(draws=200)

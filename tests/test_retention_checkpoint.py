@@ -13,8 +13,8 @@ import pytest
 import torch
 from retention_checkpoint import Gate, random_gates, write_checkpoint
 
-from page_bench.errors import UsageError
 from page_bench.evictors._retention_checkpoint import load_gates
+from page_bench.inputs.errors import UsageError
 
 
 def test_a_long_prompt_goes_through_the_gate_in_blocks(tmp_path: Path) -> None:

@@ -13,15 +13,15 @@ from tiny_models import random_prompt, randomised, small_config, tiny_tokenizer
 from torch import nn
 from transformers import PreTrainedModel
 
-from page_bench import attention
 from page_bench.config import PageConfig
-from page_bench.continuations import ContinuationRequest
-from page_bench.decode import AnswerRequest
-from page_bench.engine import Engine
-from page_bench.errors import UsageError
-from page_bench.prompt import Prompt
-from page_bench.prompt_pass import ArmAnswer
-from page_bench.rotation import Rotation, check_rotation
+from page_bench.engine.engine import Engine
+from page_bench.engine.prefilled_prompt import ArmAnswer
+from page_bench.engine.prompt import Prompt
+from page_bench.inputs.errors import UsageError
+from page_bench.model import attention
+from page_bench.model.continuations import ContinuationRequest
+from page_bench.model.decode import AnswerRequest
+from page_bench.model.rotation import Rotation, check_rotation
 
 ORIGINAL = 64
 NEW_TOKENS = 10

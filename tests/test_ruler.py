@@ -21,7 +21,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from page_bench import tasks
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks import ruler
 from page_bench.tasks.metadata import check_names
 

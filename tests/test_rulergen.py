@@ -23,7 +23,7 @@ from test_rulergen_samples import write_hotpotqa, write_squad
 from transformers import AutoTokenizer
 
 from page_bench import tasks
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks.protocols import PROTOCOLS
 from page_bench.tasks.ruler import RULES
 from page_bench.tasks.rulergen import cache, dataset, samples

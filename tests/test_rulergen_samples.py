@@ -18,7 +18,7 @@ import pytest
 from tiny_models import tiny_tokenizer, trained_tokenizer
 from transformers import AutoTokenizer
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks.protocols import PROTOCOLS, render
 from page_bench.tasks.ruler import RULES, doc_of
 from page_bench.tasks.rulergen import essays, questions, sizing, templates, words

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from stored_traces import stored
 
-from page_bench.analysis.runs import Arm, Sample, parse_trace, read_runs, read_traces
-from page_bench.errors import UsageError
-from page_bench.trace import SCHEMA_VERSION, Trace, write_traces
+from page_bench.inputs.errors import UsageError
+from page_bench.records.finished_runs import Arm, Sample, parse_trace, read_runs, read_traces
+from page_bench.records.trace import SCHEMA_VERSION, Trace, write_traces
 
 
 def written(path: Path, *traces: Trace) -> Path:

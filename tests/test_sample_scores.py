@@ -16,10 +16,10 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from stored_traces import stored
 
-from page_bench.errors import UsageError
-from page_bench.sample_scores import scored, with_correct
+from page_bench.harness.sample_scores import scored, with_correct
+from page_bench.inputs.errors import UsageError
+from page_bench.records.trace import Answer, Likelihood, Trace
 from page_bench.tasks import scorers
-from page_bench.trace import Answer, Likelihood, Trace
 
 SAID = ((" Rome ", " rome", "Paris"), ("Oslo", "Lima", "Lima"))
 """What is answered to both documents, repeat by repeat."""

@@ -8,8 +8,8 @@ import pickle
 
 import pytest
 
+from page_bench.records.trace import Answer, Trace
 from page_bench.tasks import scorers
-from page_bench.trace import Answer, Trace
 
 
 def _trace(**changes: object) -> Trace:

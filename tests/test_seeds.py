@@ -12,7 +12,7 @@ from toy_cells import counted, toy_cell
 
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.seeds import check, replicates, spread
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 
 TABLE_30 = [
     ((0.113, 0.099, 0.122), (0.111, 0.011, 0.022)),

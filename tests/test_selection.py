@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page_bench.selection import top_k_members
+from page_bench.evictors.base.selection import top_k_members
 
 ROWS = st.integers(1, 40).flatmap(
     lambda n: st.tuples(

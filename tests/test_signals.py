@@ -16,10 +16,9 @@ from tensor_sizes import LargestTensor
 from tiny_models import FAMILIES, random_prompt, tiny_model
 from torch import Tensor
 
-from page_bench import profile, signals
-from page_bench.errors import UsageError
-from page_bench.profile import chosen_pairs, late_plateau, mean_of_pairs, monotonicity, slope
-from page_bench.signals import (
+from page_bench.gating import profile, signals
+from page_bench.gating.profile import chosen_pairs, late_plateau, mean_of_pairs, monotonicity, slope
+from page_bench.gating.signals import (
     SIGNALS,
     DropOptions,
     agreements,
@@ -34,7 +33,8 @@ from page_bench.signals import (
     pair_agreement,
     topk_mass_share,
 )
-from page_bench.window import window_statistics
+from page_bench.inputs.errors import UsageError
+from page_bench.model.window import window_statistics
 
 WINDOW = 32
 TOP_K = 8

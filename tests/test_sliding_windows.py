@@ -11,19 +11,19 @@ from tiny_models import random_prompt, randomised, small_config, tiny_tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from page_bench import attention
-from page_bench.cache import entry_count
 from page_bench.config import PageConfig
-from page_bench.decode import AnswerRequest
-from page_bench.engine import Engine
-from page_bench.errors import UsageError
-from page_bench.eviction import KeepPlan, evict, positions_to_keep
+from page_bench.engine.decode_batches import CacheSize
+from page_bench.engine.engine import Engine
+from page_bench.engine.prompt import Prompt
 from page_bench.evictors.base import Granularity
-from page_bench.keep_jobs import CacheSize
-from page_bench.prefill import forward, prefill
-from page_bench.prompt import Prompt
-from page_bench.signals import keynorm_disp
-from page_bench.support import check_config, check_model, layer_windows
+from page_bench.gating.signals import keynorm_disp
+from page_bench.inputs.errors import UsageError
+from page_bench.model import attention
+from page_bench.model.cache import entry_count
+from page_bench.model.decode import AnswerRequest
+from page_bench.model.keep_plan import KeepPlan, evict, positions_to_keep
+from page_bench.model.prefill import forward, prefill
+from page_bench.model.support import check_config, check_model, layer_windows
 
 attention.register()
 

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_processes import finish, group, key, start, whole_groups
 
-from page_bench.store.key import Key
-from page_bench.store.store import RunStore
+from page_bench.records.store.key import Key
+from page_bench.records.store.store import RunStore
 
 
 def test_what_is_put_is_found_again_also_by_another(tmp_path: Path) -> None:

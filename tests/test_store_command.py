@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from store_examples import ARM, MODEL, answer, prompt, seen
 
-from page_bench import cli
-from page_bench.store import key
-from page_bench.store.keys import answer_key, seen_key
-from page_bench.store.store import RunStore
+from page_bench.commands import cli
+from page_bench.engine.keys import answer_key, seen_key
+from page_bench.records.store import key
+from page_bench.records.store.store import RunStore
 
 HALF = replace(ARM, budget=0.5)
 HEADS = replace(ARM, evictor="adakv(snapkv)", granularity="head", score_norm="sum")
@@ -122,7 +122,9 @@ def test_ls_of_an_empty_store(run: Run, tmp_path: Path) -> None:
 
 def test_verify_passes_what_is_sound(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("verify", path) == (0, f"{path}: 12 records, all as they were written\n", "")
-    monkeypatch.setattr("page_bench.store.contents.NUMERICS_VERSION", key.NUMERICS_VERSION + 1)
+    monkeypatch.setattr(
+        "page_bench.records.store.contents.NUMERICS_VERSION", key.NUMERICS_VERSION + 1
+    )
     status, out, _ = run("verify", path)
     assert status == 0
     assert "12 of them are of other numerics" in out
@@ -299,7 +301,7 @@ def test_prune_removes_the_right_records_and_gives_room_back(run: Run, path: Pat
 def test_prune_finds_records_of_old_numerics(
     run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("page_bench.store.keys.NUMERICS_VERSION", key.NUMERICS_VERSION - 1)
+    monkeypatch.setattr("page_bench.engine.keys.NUMERICS_VERSION", key.NUMERICS_VERSION - 1)
     with RunStore(path) as store:
         store.put(seen(3), [answer(3)])
     status, out, _ = run("prune", path, "--numerics", "old", "--yes")
@@ -326,7 +328,7 @@ def test_a_mistyped_path_is_an_error_and_makes_no_file(
 
 def test_looking_at_a_store_loads_no_model_library(path: Path) -> None:
     script = (
-        "import sys; from page_bench import cli; "
+        "import sys; from page_bench.commands import cli; "
         f"cli.main(['store', 'ls', {str(path)!r}]); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

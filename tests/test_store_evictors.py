@@ -13,7 +13,7 @@ from retention_checkpoint import random_gates, write_checkpoint
 from store_examples import ARM, MODEL, differs, prompt
 
 from page_bench.config import PageConfig
-from page_bench.store.keys import answer_key
+from page_bench.engine.keys import answer_key
 
 EVICTOR = """
 from dataclasses import dataclass

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from store_processes import ARMS, finish, group, key, start, whole_groups
 
-from page_bench.errors import UsageError
-from page_bench.store.file import SCHEMA_VERSION
-from page_bench.store.store import RunStore
-from page_bench.store.upkeep import faults
+from page_bench.inputs.errors import UsageError
+from page_bench.records.store.file import SCHEMA_VERSION
+from page_bench.records.store.store import RunStore
+from page_bench.records.store.upkeep import faults
 
 COUNTING = """
 with RunStore(path) as store:

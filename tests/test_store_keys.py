@@ -12,15 +12,15 @@ from peft import LoraConfig, get_peft_model
 from store_examples import ARM, MODEL, differs, prompt
 from tiny_models import tiny_model, tiny_tokenizer
 
-from page_bench import prompt_pass
 from page_bench.config import PageConfig
-from page_bench.continuations import ContinuationRequest
-from page_bench.decode import AnswerRequest
-from page_bench.errors import UsageError
-from page_bench.store import keys as store_keys
-from page_bench.store.checksums import tensor_checksum, tokenizer_checksum, weights_checksum
-from page_bench.store.key import canonical_json
-from page_bench.store.keys import StoredModel, answer_key, seen_key
+from page_bench.engine import keys as store_keys
+from page_bench.engine import prefilled_prompt
+from page_bench.engine.checksums import tensor_checksum, tokenizer_checksum, weights_checksum
+from page_bench.engine.keys import StoredModel, answer_key, seen_key
+from page_bench.inputs.errors import UsageError
+from page_bench.model.continuations import ContinuationRequest
+from page_bench.model.decode import AnswerRequest
+from page_bench.records.store.key import canonical_json
 
 SAMPLED = AnswerRequest(8, ("</s>",), {"do_sample": True, "temperature": 0.7})
 
@@ -194,7 +194,7 @@ def test_another_form_of_the_record_is_another_key(monkeypatch: pytest.MonkeyPat
     before = answer_key(MODEL, prompt(), ARM)
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Longer(prompt_pass.ArmAnswer):
+    class Longer(prefilled_prompt.ArmAnswer):
         further: int
 
     monkeypatch.setattr(store_keys, "ArmAnswer", Longer)

@@ -32,9 +32,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from page_bench.errors import UsageError
-from page_bench.profile import DropOptions
-from page_bench.support import check_config, check_gate, check_model
+from page_bench.gating.profile import DropOptions
+from page_bench.inputs.errors import UsageError
+from page_bench.model.support import check_config, check_gate, check_model
 
 FULL = {"layer_types": ["full_attention"] * 4}
 

@@ -23,22 +23,23 @@ from lm_eval._cli.harness import HarnessCLI
 from lm_eval.tasks import TaskManager
 from torch.utils import collect_env
 
-from page_bench import engine, plugin, run_record
-from page_bench.calibration.file import Calibration, ModelFacts, PilotInput
-from page_bench.calibration.fingerprint import Fingerprint
-from page_bench.errors import UsageError
-from page_bench.harness import TASKS_FOLDER, complete_call
-from page_bench.lm import PageLM
-from page_bench.prompt_pass import PromptPass
+from page_bench.commands import sweep as sweep_command
+from page_bench.commands.wandb_import import command as wandb_import
+from page_bench.engine import engine
+from page_bench.engine.prefilled_prompt import PromptPass
+from page_bench.gating.calibration import Calibration, ModelFacts, PilotInput
+from page_bench.gating.fingerprint import Fingerprint
+from page_bench.harness import plugin, run_output
+from page_bench.harness.hooks import TASKS_FOLDER, complete_call
+from page_bench.harness.lm import PageLM
+from page_bench.inputs.errors import UsageError
 from page_bench.sweep import basis
-from page_bench.sweep import command as sweep_command
 from page_bench.sweep import runner as sweep
 from page_bench.sweep.arms import Arm, arms_of
 from page_bench.sweep.file import read_sweep
 from page_bench.sweep.output import MARKER, is_finished, write_results
 from page_bench.sweep.plan import GroupPlan, plan_sweep
 from page_bench.sweep.tasks import SharedTasks, tracker_of
-from page_bench.tracking import command as wandb_import
 
 TASK = "page_quickstart"
 PROMPTS = 6
@@ -654,7 +655,7 @@ def test_an_arm_without_its_trace_is_not_finished(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_record, "write_traces", full)
+        patch.setattr(run_output, "write_traces", full)
         with pytest.raises(UsageError, match=rf"{arms[0].name}.*trace.*No space left on device"):
             run(file, out)
     assert [is_finished(arm) for arm in arms] == [False] + [True] * 7

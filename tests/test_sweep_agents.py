@@ -20,8 +20,8 @@ from test_sweep import few_tasks
 from test_sweep_file import SWEEPS, by_wandb
 from torch.utils import collect_env
 
-from page_bench import plugin
 from page_bench.config import PageConfig
+from page_bench.harness import plugin
 from page_bench.sweep.file import read_sweep
 
 

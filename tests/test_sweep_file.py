@@ -13,7 +13,7 @@ import pytest
 import yaml
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.sweep.arms import arms_of, groups_of
 from page_bench.sweep.file import SweepFile, read_sweep
 from page_bench.sweep.parameters import parse_parameter

@@ -14,24 +14,25 @@ import pytest
 from test_sweep import PROMPTS, contents, few_tasks, forbidden, run, sweep_file
 from torch.utils import collect_env
 
-from page_bench import engine, plugin
-from page_bench.store.store import RunStore
-from page_bench.store.upkeep import faults
+from page_bench.engine import engine
+from page_bench.harness import plugin
+from page_bench.records.store.store import RunStore
+from page_bench.records.store.upkeep import faults
 from page_bench.sweep.arms import arms_of
 from page_bench.sweep.file import read_sweep
 from page_bench.sweep.output import is_finished
 
 KILLED = """
 import os, signal, sys
-from page_bench import plugin
+from page_bench.harness import plugin
 plugin.install()
 import lm_eval.tasks
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 from torch.utils import collect_env
-from page_bench.cli import main
-from page_bench.harness import TASKS_FOLDER
-from page_bench.prompt_pass import PromptPass
+from page_bench.commands.cli import main
+from page_bench.harness.hooks import TASKS_FOLDER
+from page_bench.engine.prefilled_prompt import PromptPass
 from page_bench.sweep import runner
 
 def few_tasks(metadata, include_path=None):

@@ -20,11 +20,11 @@ from tiny_models import save_tiny
 from torch.utils import collect_env
 from transformers import AutoTokenizer
 
-from page_bench import plugin
 from page_bench.analysis.pairs import pair_runs
-from page_bench.analysis.runs import read_runs
-from page_bench.errors import UsageError
-from page_bench.harness import TASKS_FOLDER
+from page_bench.harness import plugin
+from page_bench.harness.hooks import TASKS_FOLDER
+from page_bench.inputs.errors import UsageError
+from page_bench.records.finished_runs import read_runs
 from page_bench.sweep import tasks as sweep_tasks
 from page_bench.sweep.arms import arms_of
 from page_bench.sweep.file import read_sweep

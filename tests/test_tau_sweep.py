@@ -12,7 +12,7 @@ from stored_traces import pair
 from page_bench.analysis.notes import plateau_notes
 from page_bench.analysis.outcomes import Outcomes, summarise
 from page_bench.analysis.tau_sweep import draw, figure_path, grid, sweep
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 
 # Eviction ruins the two inputs with the least D; the full cache is wrong on the one with the most.
 CASES = [(0.1, 0.0, 1.0), (0.2, 0.0, 1.0), (0.5, 1.0, 1.0), (0.6, 1.0, 1.0), (0.9, 1.0, 0.0)]

@@ -18,20 +18,20 @@ from retention_checkpoint import random_gates, write_checkpoint
 from stored_traces import stored
 from test_rulergen_samples import write_hotpotqa, write_squad
 
-from page_bench import text_file
-from page_bench.analysis.authors_lines import read_log
-from page_bench.analysis.runs import read_traces
-from page_bench.calibration.file import Calibration, ModelFacts, PilotInput, load
-from page_bench.calibration.fingerprint import Fingerprint
-from page_bench.errors import UsageError
+from page_bench.analysis.paper_logs.lines import read_log
+from page_bench.commands.wandb_import.finished import finished_runs
 from page_bench.evictors._retention_checkpoint import load_gates
+from page_bench.gating.calibration import Calibration, ModelFacts, PilotInput, load
+from page_bench.gating.fingerprint import Fingerprint
+from page_bench.inputs import text_file
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.check import read_board
 from page_bench.leaderboard.results import read_results
+from page_bench.records.finished_runs import read_traces
 from page_bench.sweep.file import read_sweep
 from page_bench.tasks import ruler
 from page_bench.tasks.longbench_rows import rows_of
 from page_bench.tasks.rulergen import essays, questions
-from page_bench.tracking.finished import finished_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -298,14 +298,14 @@ def test_a_changed_copy_is_read_anew(tmp_path: Path) -> None:
 
 
 OWN_FILES = {
-    "page_bench/provenance.py",  # /proc
-    "page_bench/latency/peak_memory.py",  # /proc
+    "page_bench/model/provenance.py",  # /proc
+    "page_bench/commands/latency/peak_memory.py",  # /proc
     "page_bench/leaderboard/page.py",  # the package's assets
     "tasks/longbench_prompts.py",  # lm-eval's tasks
     "tasks/rulergen/templates.py",  # lm-eval's tasks
     "page_bench/sweep/output.py",  # what lm-eval has just written
     "page_bench/sweep/prompts.py",  # its own files
-    "page_bench/text_file.py",
+    "page_bench/inputs/text_file.py",
 }
 """Modules that read texts which no user has written."""
 

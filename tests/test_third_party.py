@@ -11,15 +11,15 @@ import pytest
 import torch
 from tiny_models import random_prompt, tiny_model
 
-from page_bench import cli
-from page_bench.attention import observing
+from page_bench.commands import cli
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
-from page_bench.eviction import positions_to_keep
 from page_bench.evictors import evictor_class, evictor_names, make_evictor
 from page_bench.evictors.base import Granularity, Wrapper
-from page_bench.prefill import prefill
-from page_bench.scoring import Scorer
+from page_bench.inputs.errors import UsageError
+from page_bench.model.attention import observing
+from page_bench.model.keep_plan import positions_to_keep
+from page_bench.model.prefill import prefill
+from page_bench.model.scoring import Scorer
 
 HEAD = """\
 from dataclasses import dataclass

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from stored_traces import stored
 
-from page_bench.errors import UsageError
+from page_bench.commands import report
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard import counterpart, page, reproduce, shell
-from page_bench.report import command, files
+from page_bench.report import files
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_a_rows_command_runs_no_file(title: str) -> None:
 def test_a_report_refuses_names_that_no_file_has(name: str, tmp_path: Path) -> None:
     for words in ([name, "-o", str(tmp_path / "out")], [str(tmp_path), "-o", name]):
         with pytest.raises(UsageError):
-            command.run(words)
+            report.run(words)
 
 
 def test_an_earlier_report_nested_too_deeply_is_none(tmp_path: Path) -> None:

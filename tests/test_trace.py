@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from page_bench.errors import UsageError
-from page_bench.trace import SCHEMA_VERSION, Answer, Trace, writable_folder, write_traces
+from page_bench.inputs.errors import UsageError
+from page_bench.records.trace import SCHEMA_VERSION, Answer, Trace, writable_folder, write_traces
 
 
 def some_trace(**changes: Any) -> Trace:

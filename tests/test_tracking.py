@@ -32,15 +32,15 @@ from wandb_runs import (
     write_tasks,
 )
 
-from page_bench.run_record import RunRecord
-from page_bench.summary import RunSummary
-from page_bench.trace import Answer, Trace, write_traces
-from page_bench.tracking import command as import_command
-from page_bench.tracking.importer import IMPORTED, MARKS
-from page_bench.tracking.logger import watched
-from page_bench.tracking.metrics import summary_of
-from page_bench.tracking.run import TrackedRun, attached
-from page_bench.tracking.samples import COLUMNS
+from page_bench.commands.wandb_import import command as import_command
+from page_bench.commands.wandb_import.importer import IMPORTED, MARKS
+from page_bench.engine.summary import RunSummary
+from page_bench.harness.run_output import RunRecord
+from page_bench.harness.wandb.logger import watched
+from page_bench.harness.wandb.metrics import summary_of
+from page_bench.harness.wandb.run import TrackedRun, attached
+from page_bench.harness.wandb.samples import COLUMNS
+from page_bench.records.trace import Answer, Trace, write_traces
 
 pytestmark = pytest.mark.usefixtures("_own_wandb")
 

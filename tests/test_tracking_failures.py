@@ -34,13 +34,13 @@ from wandb_runs import (
     write_tasks,
 )
 
-from page_bench.errors import UsageError
-from page_bench.lm import PageLM
-from page_bench.run_record import RunRecord
-from page_bench.tracking import command as import_command
-from page_bench.tracking import logger, run_file
-from page_bench.tracking.failures import reason
-from page_bench.tracking.importer import MARKS
+from page_bench.commands.wandb_import import command as import_command
+from page_bench.commands.wandb_import.importer import MARKS
+from page_bench.harness.lm import PageLM
+from page_bench.harness.run_output import RunRecord
+from page_bench.harness.wandb import logger, run_file
+from page_bench.harness.wandb.failures import reason
+from page_bench.inputs.errors import UsageError
 
 KEY = "k0123456789abcdef0123456789abcdef0123456"
 

@@ -26,14 +26,15 @@ from tiny_models import FAMILIES, save_tiny, tiny_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.quantizers import auto as quantizers
 
-from page_bench import default_model, plugin, quantization
-from page_bench.calibration.fingerprint import model_fingerprint
-from page_bench.capture import captured
-from page_bench.doctor.checks import CHECKS
-from page_bench.doctor.references import eager_agreement
-from page_bench.doctor.subject import Subject
-from page_bench.errors import UsageError
-from page_bench.lm import PageLM
+from page_bench.commands.doctor.checks import CHECKS
+from page_bench.commands.doctor.references import eager_agreement
+from page_bench.commands.doctor.subject import Subject
+from page_bench.gating.fingerprint import model_fingerprint
+from page_bench.harness import plugin
+from page_bench.harness.lm import PageLM
+from page_bench.inputs.errors import UsageError
+from page_bench.model import default_model, quantization
+from page_bench.model.capture import captured
 
 TinyFolder = Callable[[str], Path]
 

@@ -13,13 +13,14 @@ import torch
 from stored_traces import stored
 from tiny_models import tiny_model
 
-from page_bench import __version__, provenance
+from page_bench import __version__
 from page_bench.config import PageConfig
-from page_bench.decision import without_pilot
-from page_bench.record import brief
-from page_bench.run_record import RunRecord
-from page_bench.summary import RunSummary
-from page_bench.trace import Answer, Trace
+from page_bench.engine.decision import without_pilot
+from page_bench.engine.make_trace import brief
+from page_bench.engine.summary import RunSummary
+from page_bench.harness.run_output import RunRecord
+from page_bench.model import provenance
+from page_bench.records.trace import Answer, Trace
 
 
 def warnings(traces: Sequence[Trace], **arguments: Any) -> str:

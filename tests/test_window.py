@@ -12,9 +12,9 @@ from tensor_sizes import LargestTensor
 from tiny_models import FAMILIES, random_prompt, tiny_model
 from torch import Tensor
 
-from page_bench import causal
-from page_bench.causal import attention_sums
-from page_bench.window import required_margin, window_statistics
+from page_bench.evictors.base import causal
+from page_bench.evictors.base.causal import attention_sums
+from page_bench.model.window import required_margin, window_statistics
 
 
 def mean_entropy(layer: LayerInputs, head: int, rows: int) -> float:

@@ -21,10 +21,10 @@ from torch.utils import collect_env
 from wandb.proto.wandb_internal_pb2 import Record
 from wandb.sdk.lib.module import unset_globals
 
-from page_bench import plugin
-from page_bench.harness import TASKS_FOLDER
-from page_bench.lm import PageLM
-from page_bench.tracking.run_file import becomes_whole, records
+from page_bench.harness import plugin
+from page_bench.harness.hooks import TASKS_FOLDER
+from page_bench.harness.lm import PageLM
+from page_bench.harness.wandb.run_file import becomes_whole, records
 
 TASKS = ("tracked_a", "tracked_b")
 PROMPTS = 6

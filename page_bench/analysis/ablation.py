@@ -21,11 +21,11 @@ from page_bench.analysis.outcomes import Outcomes
 from page_bench.analysis.pairs import Pair
 from page_bench.analysis.regate import is_task
 from page_bench.analysis.stored_signals import profile_of, signal_of
-from page_bench.errors import UsageError
+from page_bench.gating.profile import Bins, DropOptions, LateBin, drop_of, mean_of_pairs
 from page_bench.gating.rules import CAPACITY_BOUND
 from page_bench.gating.signal_gates import SIDES
 from page_bench.gating.threshold import Side
-from page_bench.profile import Bins, DropOptions, LateBin, drop_of, mean_of_pairs
+from page_bench.inputs.errors import UsageError
 
 HEAD_PAIR_SHARES = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)
 HEAD_PAIR_DRAWS = 20

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from page_bench.analysis.runs import Arm
+from page_bench.records.finished_runs import Arm
 
 _OF_MODEL = ("dtype", "attn_implementation", "protocol", "chat_template")
 """Attributes of `Arm` that stand with the model's name where they differ; the rest with the

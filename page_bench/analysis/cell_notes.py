@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from page_bench.analysis.cells import Cell
+from page_bench.engine.summary import hardly_right
 from page_bench.gating.threshold import SMALL_PILOT
-from page_bench.summary import hardly_right
 
 
 def cell_notes(cells: Sequence[Cell]) -> list[str]:

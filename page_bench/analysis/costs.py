@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from page_bench.analysis.pairs import Pair
 from page_bench.gating.gate import Gate
-from page_bench.trace import Trace
+from page_bench.records.trace import Trace
 
 
 def seconds_of(pair: Pair, takes_plain: bool, gate: Gate) -> float:

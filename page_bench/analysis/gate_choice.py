@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from page_bench.analysis.regate import Tau
-from page_bench.errors import UsageError
 from page_bench.gating.gate import Gate
 from page_bench.gating.signal_gates import Page
-from page_bench.user_path import is_there
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.user_path import is_there
 
 
 @dataclass(frozen=True)

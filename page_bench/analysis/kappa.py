@@ -8,7 +8,7 @@ import numpy as np
 
 from page_bench.analysis.ablation import Ablation, Contrast
 from page_bench.analysis.intervals import Estimate
-from page_bench.window import required_margin
+from page_bench.model.window import required_margin
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.intervals import DRAWS, SEED, Estimate
 from page_bench.analysis.pools import inputs, means
-from page_bench.profile import DropOptions, drop_of
+from page_bench.gating.profile import DropOptions, drop_of
 
 STRICT = DropOptions(late_bin="strict")
 """D with the paper's strict thirds (Table 24)."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from page_bench.analysis.outcomes import METRICS, metric_of
 from page_bench.analysis.pairs import Pair
-from page_bench.analysis.runs import Arm, Sample
-from page_bench.trace import Trace
+from page_bench.records.finished_runs import Arm, Sample
+from page_bench.records.trace import Trace
 
 
 def has_metric(trace: Trace, metric: str) -> bool:

@@ -13,9 +13,9 @@ from page_bench.analysis.costs import seconds_of
 from page_bench.analysis.estimates import kept_kind
 from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate
 from page_bench.analysis.pairs import Pair
-from page_bench.errors import UsageError
 from page_bench.gating.gate import Gate
-from page_bench.trace import Trace
+from page_bench.inputs.errors import UsageError
+from page_bench.records.trace import Trace
 
 METRICS = ("correct", "score", "correct_paper")
 ALL_TASKS = "all"

@@ -22,14 +22,14 @@ from page_bench.analysis.outcomes import METRICS, metric_of
 from page_bench.analysis.pairs import Family, Pair, families, pair_runs
 from page_bench.analysis.regate import Tau, decide, find_decision
 from page_bench.analysis.run_gates import RunGate, decisions_of
-from page_bench.analysis.runs import Arm, Record, Sample
 from page_bench.analysis.stored_signals import signal_of
-from page_bench.analysis.suites import split
-from page_bench.errors import UsageError
 from page_bench.gating.gate import Gate
 from page_bench.gating.gates import make_gate
 from page_bench.gating.signal_gates import Page
-from page_bench.trace import Trace
+from page_bench.inputs.errors import UsageError
+from page_bench.records.finished_runs import Arm, Record, Sample
+from page_bench.records.suites import split
+from page_bench.records.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd

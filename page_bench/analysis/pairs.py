@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from page_bench.analysis.runs import Arm, Record, Sample
 from page_bench.analysis.stored_signals import recorded_options
-from page_bench.errors import UsageError
-from page_bench.trace import Trace
+from page_bench.inputs.errors import UsageError
+from page_bench.records.finished_runs import Arm, Record, Sample
+from page_bench.records.trace import Trace
 
 DROP_TOLERANCE = 1e-4
 """Two runs whose D of one input differ by more have not seen the same."""

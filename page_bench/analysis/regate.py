@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from page_bench import decision
 from page_bench.analysis.outcomes import metric_of
 from page_bench.analysis.pairs import Pair
-from page_bench.analysis.runs import Sample
 from page_bench.analysis.stored_signals import signal_of
-from page_bench.calibration.file import ModelFacts, load
-from page_bench.calibration.match import mismatches, overlap, refuse_mismatch, settings_of
 from page_bench.config import PageConfig
-from page_bench.decision import Decision
+from page_bench.engine import decision
+from page_bench.engine.decision import Decision
+from page_bench.engine.summary import length_warning, tie_warning
+from page_bench.gating.calibration import ModelFacts, load
 from page_bench.gating.gate import AnswerFacts, Facts, Gate
 from page_bench.gating.gates import Oracle, TaskOracle
+from page_bench.gating.match import mismatches, overlap, refuse_mismatch, settings_of
 from page_bench.gating.rules import (
     CAPACITY_BOUND,
     DILUTION_PRONE,
@@ -33,8 +33,8 @@ from page_bench.gating.rules import (
 )
 from page_bench.gating.signal_gates import Static
 from page_bench.gating.threshold import select_pilot
-from page_bench.summary import length_warning, tie_warning
-from page_bench.trace import Trace
+from page_bench.records.finished_runs import Sample
+from page_bench.records.trace import Trace
 
 OWN_PILOT = "these inputs: pilot = test inputs"
 """Where the pilot comes from unless there is a calibration."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from page_bench.analysis.pairs import DROP_TOLERANCE
-from page_bench.analysis.runs import Arm, Record, Sample
-from page_bench.trace import Trace
+from page_bench.records.finished_runs import Arm, Record, Sample
+from page_bench.records.trace import Trace
 
 _CONTROLS = ("open", "closed")
 

@@ -17,7 +17,7 @@ from page_bench.analysis.estimates import (
     Estimate,
     without_interval,
 )
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 
 LEAST_SHARE = 0.9
 """Of a task's inputs under the fullest seed, how many another seed must have."""

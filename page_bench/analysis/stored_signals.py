@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from page_bench.analysis.runs import Sample
-from page_bench.errors import UsageError
 from page_bench.gating.gate import Gate
 from page_bench.gating.gates import make_gate
-from page_bench.gating.signal_gates import Page
-from page_bench.profile import (
+from page_bench.gating.profile import (
     DropOptions,
     drop_of,
     late_plateau,
@@ -18,7 +15,10 @@ from page_bench.profile import (
     monotonicity,
     slope,
 )
-from page_bench.trace import Trace
+from page_bench.gating.signal_gates import Page
+from page_bench.inputs.errors import UsageError
+from page_bench.records.finished_runs import Sample
+from page_bench.records.trace import Trace
 
 BINNED = frozenset({"drop", "entropy_drop", "late_plateau", "slope", "monotonicity"})
 """Signals that depend on how D is taken; a run with options of its own has recorded others."""

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from page_bench.analysis.intervals import DRAWS, SEED, Estimate
 from page_bench.analysis.outcomes import Outcomes
-from page_bench.errors import UsageError
 from page_bench.gating.threshold import Side
-from page_bench.user_path import user_path
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.user_path import user_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

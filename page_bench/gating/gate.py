@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from page_bench.errors import UsageError
 from page_bench.gating.threshold import Side, Threshold
+from page_bench.inputs.errors import UsageError
 
 Wanted = Literal["plain", "full"]
 

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from page_bench import options as checks
-from page_bench.errors import UsageError
 from page_bench.gating.gate import AnswerFacts, Facts, Gate, Wanted, check_option
 from page_bench.gating.signal_gates import (
     EntropyDrop,
@@ -30,6 +28,8 @@ from page_bench.gating.signal_gates import (
     TopkMassShare,
 )
 from page_bench.gating.threshold import Threshold
+from page_bench.inputs import options as checks
+from page_bench.inputs.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from page_bench.errors import UsageError
 from page_bench.gating.threshold import PILOT_SEED, SMALL_PILOT, Side, Threshold, moments
+from page_bench.inputs.errors import UsageError
 
 FIXED_TAU = 0.07
 """The paper's threshold on D, chosen on the Qwen2.5 and Mistral families."""

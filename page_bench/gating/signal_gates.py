@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from page_bench.errors import UsageError
 from page_bench.gating.gate import Facts, Gate
+from page_bench.gating.profile import DEPLOYED, Bins, DropOptions, LateBin
 from page_bench.gating.rules import opens_at
+from page_bench.gating.signals import Signal
 from page_bench.gating.threshold import Side
-from page_bench.profile import DEPLOYED, Bins, DropOptions, LateBin
-from page_bench.signals import Signal
+from page_bench.inputs.errors import UsageError
 
 SIDES: Mapping[str, Side] = {
     "drop": "above",

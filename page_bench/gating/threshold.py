@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 
 PILOT_SEED = 1234
 SMALL_PILOT = 20

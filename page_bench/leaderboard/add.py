@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from page_bench.analysis.pairs import prompts_that_differ
-from page_bench.analysis.runs import Arm, Sample
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.check import examined_lines
 from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS
 from page_bench.leaderboard.file import Board, line_of
@@ -18,7 +17,8 @@ from page_bench.leaderboard.identity import identity_of, marks_of, provenance_of
 from page_bench.leaderboard.measures import Answers, row_figures, task_figures
 from page_bench.leaderboard.row import Row, Value, sealed, task_row
 from page_bench.leaderboard.run import Run
-from page_bench.trace import Trace
+from page_bench.records.finished_runs import Arm, Sample
+from page_bench.records.trace import Trace
 
 _OF_OTHERS = (
     ("delta", "its Δ against plain eviction", "open"),

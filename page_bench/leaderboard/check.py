@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from page_bench import text_file
-from page_bench.errors import UsageError
+from page_bench.inputs import text_file
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.agreement import between_rows, between_tables
 from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS, Column, named
 from page_bench.leaderboard.consistency import within_row, within_task

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 
-from page_bench.errors import UsageError
 from page_bench.evictors import own_names, title_parts
 from page_bench.gating.gates import GATES
 from page_bench.gating.rules import LABEL_NEEDS
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS, intervals
 from page_bench.leaderboard.paths import is_local
 from page_bench.leaderboard.reproduce import named_arm

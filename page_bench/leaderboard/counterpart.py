@@ -12,14 +12,14 @@ from typing import cast
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.outcomes import metric_of
 from page_bench.analysis.pairs import Family, Pair, families
-from page_bench.analysis.runs import Arm
-from page_bench.analysis.suites import split
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
 from page_bench.evictors import is_in_file
 from page_bench.evictors.base import Granularity
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.published import paper_name
-from page_bench.trace import Trace
+from page_bench.records.finished_runs import Arm
+from page_bench.records.suites import split
+from page_bench.records.trace import Trace
 
 METRIC = "correct_paper"
 _SUITE = re.compile(r"page_ruler_(\d+k)(?:_mixed4|_partition6)?|page_longbench_page")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from page_bench.analysis.estimates import with_ends
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.columns import COLUMNS
 from page_bench.leaderboard.consistency import number
 from page_bench.leaderboard.file import Board, csv_text

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from page_bench import text_file
-from page_bench.errors import UsageError
+from page_bench.inputs import text_file
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS, Column
 from page_bench.leaderboard.row import Row, Value, sort_key, texts, to_value
 from page_bench.leaderboard.schema import schema_text

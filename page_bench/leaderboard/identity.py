@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from page_bench.analysis.suites import split
 from page_bench.config import is_ours
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.paths import last_part, without_folders, without_path
 from page_bench.leaderboard.reproduce import (
     command_of,
@@ -19,7 +18,8 @@ from page_bench.leaderboard.reproduce import (
 )
 from page_bench.leaderboard.row import Value, to_json
 from page_bench.leaderboard.run import Run
-from page_bench.trace import Trace
+from page_bench.records.suites import split
+from page_bench.records.trace import Trace
 
 SMALL = 1_000_000_000
 """Parameters below which a model's answers demonstrate and do not count."""

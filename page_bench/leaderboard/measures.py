@@ -17,10 +17,10 @@ from page_bench.analysis.estimates import Kind, kept_kind
 from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate
 from page_bench.analysis.partition import parts
 from page_bench.analysis.pools import inputs, rate
-from page_bench.analysis.suites import split
 from page_bench.leaderboard.row import Value, rounded
+from page_bench.records.suites import split
+from page_bench.records.trace import Trace
 from page_bench.report.settings import RHO_THRESHOLD
-from page_bench.trace import Trace
 
 
 @dataclass(frozen=True)

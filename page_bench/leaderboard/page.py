@@ -13,9 +13,9 @@ from typing import Any
 
 from page_bench.analysis.partition import UNDECIDED
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
 from page_bench.evictors import is_in_file
 from page_bench.evictors.base import GRANULARITIES
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.check import read_board
 from page_bench.leaderboard.columns import COLUMNS
 from page_bench.leaderboard.file import Board, replace

@@ -27,8 +27,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from page_bench import text_file
-from page_bench.errors import UsageError
+from page_bench.inputs import text_file
+from page_bench.inputs.errors import UsageError
 
 PUBLISHED = Path(__file__).with_name("published.csv")
 COLUMNS = (

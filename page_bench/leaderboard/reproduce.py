@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from page_bench import json_text
-from page_bench.analysis.suites import split as suite_of
 from page_bench.config import PageConfig, is_ours
-from page_bench.errors import UsageError
+from page_bench.harness.own_runs import MODEL
+from page_bench.inputs import json_text
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard import shell
 from page_bench.leaderboard.paths import is_local, last_part, without_folders, without_path
-from page_bench.own_runs import MODEL
+from page_bench.records.suites import split as suite_of
 
 PREFIX = ("lm_eval", "run", "--model", MODEL)
 _OF_THE_MACHINE = (

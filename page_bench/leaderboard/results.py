@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from page_bench import json_text
-from page_bench.errors import UsageError
-from page_bench.harness import MODEL_TARGET
+from page_bench.harness.hooks import MODEL_TARGET
+from page_bench.harness.own_runs import MODEL
+from page_bench.inputs import json_text
+from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.row import MOST_NESTED, nesting
-from page_bench.own_runs import MODEL
 
 Results = Mapping[str, Any]
 Kinds = tuple[type, ...]

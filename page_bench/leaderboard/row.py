@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 
-from page_bench import json_text
+from page_bench.inputs import json_text
 from page_bench.leaderboard.columns import COLUMNS, IDENTITY, Column
 
 Value = str | int | float | bool | None

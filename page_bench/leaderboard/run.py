@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page_bench import json_text
-from page_bench.analysis.runs import Arm, read_traces
-from page_bench.analysis.suites import split
-from page_bench.errors import UsageError
+from page_bench.inputs import json_text
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.user_path import user_path
 from page_bench.leaderboard.results import OtherModelError, Results, read_results
 from page_bench.leaderboard.row import MOST_NESTED, nesting
-from page_bench.trace import Trace
-from page_bench.user_path import user_path
+from page_bench.records.finished_runs import Arm, read_traces
+from page_bench.records.suites import split
+from page_bench.records.trace import Trace
 
 PATTERN = "results_*.json"
 _MARKER, _LOCK = "finished.json", ".lock"

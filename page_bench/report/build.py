@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from page_bench import __version__
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.intervals import ClusterBootstrap
-from page_bench.errors import UsageError
-from page_bench.report.section import Section, Table, Value
+from page_bench.inputs.errors import UsageError
+from page_bench.pages.section import Section, Table, Value
+from page_bench.pages.values import has_n
 from page_bench.report.settings import Settings
 from page_bench.report.sources import Sources
-from page_bench.report.values import has_n
 
 SECTIONS = (
     *("partition", "harm", "recovery", "delta", "decomposition", "budgets", "frontier"),
@@ -68,7 +68,7 @@ def build(
     sections: list[Section] = []
     silent: list[Section] = []
     for name in progress(SECTIONS):
-        module = importlib.import_module(f"page_bench.report.{name}")
+        module = importlib.import_module(f"page_bench.report.sections.{name}")
         cells = sources.cells if name in WITHOUT_FULL else known
         made = _made(name, module.section, cells, settings)
         (sections if made.tables or made.charts else silent).append(made)

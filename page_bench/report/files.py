@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from page_bench import json_text
-from page_bench.errors import UsageError
+from page_bench.inputs import json_text
+from page_bench.inputs.errors import UsageError
+from page_bench.pages.figures import Drawn, drawn
+from page_bench.pages.section import Chart, Section, Table
+from page_bench.pages.values import expanded, plain
 from page_bench.report import html, markdown
 from page_bench.report.build import Report
-from page_bench.report.figures import Drawn, drawn
-from page_bench.report.section import Chart, Section, Table
-from page_bench.report.values import expanded, plain
 
 NUMBERS, PAGE, TEXT = "report.json", "report.html", "report.md"
 TABLES, FIGURES = "tables", "figures"

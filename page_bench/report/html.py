@@ -6,10 +6,10 @@ import base64
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from page_bench.pages.figures import Drawn
+from page_bench.pages.section import Chart, Section, Table
+from page_bench.pages.values import N, is_number, shown
 from page_bench.report.build import Report
-from page_bench.report.figures import Drawn
-from page_bench.report.section import Chart, Section, Table
-from page_bench.report.values import N, is_number, shown
 
 LONG = 15
 """Tables with more rows are folded away."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from page_bench.pages.section import Section, Table
+from page_bench.pages.values import N, is_number, shown
 from page_bench.report.build import Report
-from page_bench.report.section import Section, Table
-from page_bench.report.values import N, is_number, shown
 
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|~#"} | {"\n": " ", "\r": " "})
 

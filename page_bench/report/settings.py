@@ -6,8 +6,8 @@ import fnmatch
 from dataclasses import dataclass
 
 from page_bench.analysis.intervals import DRAWS, SEED
-from page_bench.errors import UsageError
 from page_bench.gating.rules import CAPACITY_BOUND
+from page_bench.inputs.errors import UsageError
 
 RHO_THRESHOLD = 0.05
 """From this ρ on a task is dilution-prone, below it capacity-bound (paper, Eq. 1 and below)."""

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from page_bench import json_text
-from page_bench.analysis.authors_lines import is_trace
-from page_bench.analysis.authors_logs import read_authors
 from page_bench.analysis.cell_notes import cell_notes
 from page_bench.analysis.cells import Cell
 from page_bench.analysis.gate_choice import Choice, Place
 from page_bench.analysis.left_out import left_out
 from page_bench.analysis.outcomes import METRICS
 from page_bench.analysis.own_cells import cells_of
-from page_bench.analysis.runs import Record, read_traces
-from page_bench.errors import UsageError
-from page_bench.user_path import user_path
+from page_bench.analysis.paper_logs.lines import is_trace
+from page_bench.analysis.paper_logs.logs import read_authors
+from page_bench.inputs import json_text
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.user_path import user_path
+from page_bench.records.finished_runs import Record, read_traces
 
 _SETTINGS = (
     *("model", "dtype", "attn_implementation", "protocol", "chat_template", "compress"),

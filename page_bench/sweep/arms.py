@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from page_bench.config import PageConfig, is_ours
-from page_bench.errors import UsageError
-from page_bench.own_runs import MODEL
+from page_bench.harness.own_runs import MODEL
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.user_path import user_path
 from page_bench.sweep.file import SweepFile
-from page_bench.user_path import user_path
 
 _OF_THE_ARM = (
     *("evictor", "granularity", "score_norm", "budget", "n_sink", "recent"),

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from page_bench.store.checksums import evictor_checksums
-from page_bench.store.key import NUMERICS_VERSION, digest_of
+from page_bench.engine.checksums import evictor_checksums
+from page_bench.records.store.key import NUMERICS_VERSION, digest_of
 from page_bench.sweep.arms import Arm
 
 _OF_THE_MODEL = ("pretrained", "peft", "delta", "tokenizer")

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 from lm_eval.api.instance import Instance
 
-from page_bench import decision
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
-from page_bench.lm import PageLM
+from page_bench.engine import decision
+from page_bench.harness.lm import PageLM
+from page_bench.inputs.errors import UsageError
 from page_bench.sweep.arms import Arm
 from page_bench.sweep.tasks import tracker_of
 

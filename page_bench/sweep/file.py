@@ -15,11 +15,11 @@ from typing import Any
 
 import yaml
 
-from page_bench import text_file
-from page_bench.errors import UsageError
-from page_bench.options import nearest
+from page_bench.inputs import text_file
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.options import nearest
+from page_bench.inputs.user_path import user_path
 from page_bench.sweep.parameters import MOST, Parameter, parse_parameter, short
-from page_bench.user_path import user_path
 
 METHODS = ("grid", "random")
 _MOST_VALUES = 1_000_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from page_bench import plugin
 from page_bench.config import PageConfig
-from page_bench.lm import PageLM
+from page_bench.harness import plugin
+from page_bench.harness.lm import PageLM
 
 _CONSTRUCTOR = ("batch_size", "max_batch_size", "device")
 MODEL_ARGUMENTS = ("model_args", *_CONSTRUCTOR)

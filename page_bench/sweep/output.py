@@ -14,9 +14,9 @@ from typing import Any
 from filelock import FileLock
 from lm_eval.loggers import EvaluationTracker, evaluation_tracker
 
-from page_bench import json_text
-from page_bench.analysis.runs import TRACE_PATTERN
-from page_bench.errors import UsageError
+from page_bench.inputs import json_text
+from page_bench.inputs.errors import UsageError
+from page_bench.records.finished_runs import TRACE_PATTERN
 from page_bench.sweep.arms import Arm
 from page_bench.sweep.basis import basis_of, changes
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from page_bench.errors import UsageError
-from page_bench.json_text import LARGEST
-from page_bench.options import nearest
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.json_text import LARGEST
+from page_bench.inputs.options import nearest
 
 MOST = 100_000
 """Values of a parameter on a grid, and arms of a sweep, at most."""

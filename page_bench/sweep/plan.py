@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from page_bench import plugin
+from page_bench.harness import plugin
 from page_bench.sweep.arms import Arm, eviction_of, groups_of
 from page_bench.sweep.output import is_finished
 from page_bench.sweep.tasks import SharedTasks

@@ -15,9 +15,9 @@ from typing import Any
 from filelock import FileLock
 from lm_eval.api.instance import Instance
 
-from page_bench.analysis.runs import read_traces
-from page_bench.errors import UsageError
-from page_bench.prompt import text_sha256
+from page_bench.engine.prompt import text_sha256
+from page_bench.inputs.errors import UsageError
+from page_bench.records.finished_runs import read_traces
 from page_bench.sweep.arms import Arm
 from page_bench.sweep.output import trace_files
 

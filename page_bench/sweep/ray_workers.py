@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
-from page_bench.store.keys import StoredModel
+from page_bench.engine.grid_work import Computed, Work
+from page_bench.engine.keys import StoredModel
+from page_bench.inputs.errors import UsageError
 from page_bench.sweep.model import MODEL_ARGUMENTS, load_model
-from page_bench.work import Computed, Work
 
 LOCAL = "local"
 """In place of an address: a cluster of this machine alone."""

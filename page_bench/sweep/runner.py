@@ -18,11 +18,11 @@ import lm_eval.evaluator
 from lm_eval.api.instance import Instance
 from tqdm import tqdm
 
-from page_bench import plugin
 from page_bench.config import PageConfig, is_ours
-from page_bench.errors import UsageError
-from page_bench.lm_eval_cost import once_for_all_runs
-from page_bench.own_runs import MODEL
+from page_bench.harness import plugin
+from page_bench.harness.lm_eval_speedups import once_for_all_runs
+from page_bench.harness.own_runs import MODEL
+from page_bench.inputs.errors import UsageError
 from page_bench.sweep.arms import Arm, groups_of
 from page_bench.sweep.basis import basis_of
 from page_bench.sweep.checks import check_decisions, check_files
@@ -248,7 +248,7 @@ def _repeating(arm: Arm, said: set[str]) -> Iterator[None]:
 
     def is_news(record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        about_all = record.levelno < logging.WARNING or record.name == "page_bench.harness"
+        about_all = record.levelno < logging.WARNING or record.name == "page_bench.harness.hooks"
         if about_all or text in said:
             return False
         said.add(text)
@@ -256,7 +256,7 @@ def _repeating(arm: Arm, said: set[str]) -> Iterator[None]:
         return True
 
     with ExitStack() as stack:
-        for name in ("page_bench.lm", "page_bench.harness"):
+        for name in ("page_bench.harness.lm", "page_bench.harness.hooks"):
             logger = logging.getLogger(name)
             logger.addFilter(is_news)
             stack.callback(logger.removeFilter, is_news)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from page_bench.work import Filled
+from page_bench.engine.grid_work import Filled
 
 
 @dataclass

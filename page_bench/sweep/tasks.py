@@ -15,8 +15,8 @@ from lm_eval.evaluator_utils import get_sample_size
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
-from page_bench.errors import UsageError
-from page_bench.harness import complete_call
+from page_bench.harness.hooks import complete_call
+from page_bench.inputs.errors import UsageError
 from page_bench.sweep.arms import Arm, is_of_the_arm
 
 _REQUEST_TYPES = {

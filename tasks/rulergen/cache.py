@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from page_bench import default_model, json_text
+from page_bench.inputs import json_text
+from page_bench.model import default_model
 
 _log = logging.getLogger(__name__)
 

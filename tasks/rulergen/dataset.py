@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, overload
 
 from page_bench.config import check_integer
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks import protocols
 from page_bench.tasks.metadata import check_names, check_path
 from page_bench.tasks.ruler import RULES, doc_of

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from page_bench import text_file
-from page_bench.errors import UsageError
-from page_bench.user_path import is_there, user_path
+from page_bench.inputs import text_file
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.user_path import is_there, user_path
 
 HUB_ESSAYS = "baber/paul_graham_essays"
 SYNTHETIC = "synthetic"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks.protocols import PROTOCOLS, Rendered, plain_text, render
 from page_bench.tasks.tokenizer import tokenizer_of
 

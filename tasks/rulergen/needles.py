@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks.rulergen.draft import Draft, Parts
 from page_bench.tasks.rulergen.essays import Essay
 from page_bench.tasks.rulergen.templates import Templates, fill

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from page_bench import json_text
-from page_bench.errors import UsageError
+from page_bench.inputs import json_text
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.user_path import user_path
 from page_bench.tasks.rulergen.draft import Draft, Parts
 from page_bench.tasks.rulergen.templates import Templates, fill
-from page_bench.user_path import user_path
 
 SOURCES = {"qa_1": "squad", "qa_2": "hotpotqa"}
 """Task → metadata key that names its file."""

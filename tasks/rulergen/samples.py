@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks.ruler import RULES
 from page_bench.tasks.rulergen import (
     essays,

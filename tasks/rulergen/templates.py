@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 
 
 @dataclass(frozen=True)

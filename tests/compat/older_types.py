@@ -14,10 +14,10 @@ from test_support import LEFT_TO_THE_PREFILL, OBSERVABLE, SAME_AS, WITH_WINDOWS,
 from tiny_models import random_prompt, randomised, small_config
 from transformers import PreTrainedConfig
 
-from page_bench import attention
-from page_bench.errors import UsageError
-from page_bench.prefill import prefill
-from page_bench.support import check_config
+from page_bench.inputs.errors import UsageError
+from page_bench.model import attention
+from page_bench.model.prefill import prefill
+from page_bench.model.support import check_config
 
 ALIASES = {"code_llama"}
 """Types that load Llama's own classes; newer releases list them no more."""

@@ -1,7 +1,7 @@
 """A pytest plugin for `compat.py`: skips what other releases lack or do themselves, and says why.
 
 The tests name model types as of the transformers in constraints.txt. With an older one, a type may
-be missing, its configuration may refuse its own defaults, or `page_bench.support` may rightly
+be missing, its configuration may refuse its own defaults, or `page_bench.model.support` may rightly
 refuse it. From that release on nothing is skipped, so that whatever fails there has failed.
 """
 
@@ -132,7 +132,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     from huggingface_hub.errors import StrictDataclassFieldValidationError
 
-    from page_bench.errors import UsageError
+    from page_bench.inputs.errors import UsageError
 
     try:
         return (yield)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from lm_eval.api.registry import Registry
 
-from page_bench import harness, own_runs
+from page_bench.harness import hooks, own_runs
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
@@ -24,7 +24,7 @@ def declared(group: str) -> dict[str, str]:
 
 def test_the_declared_model_loads_from_a_placeholder_as_the_loader_makes_it() -> None:
     (name, value), *others = declared("lm_eval.models").items()
-    assert (name, value, others) == (own_runs.MODEL, harness.MODEL_TARGET, [])
+    assert (name, value, others) == (own_runs.MODEL, hooks.MODEL_TARGET, [])
     models: Any = Registry("model")
     models.register(name, target=EntryPoint(name, value, "lm_eval.models"))
     assert models.get(name).__name__ == "PageLM"
@@ -33,7 +33,7 @@ def test_the_declared_model_loads_from_a_placeholder_as_the_loader_makes_it() ->
 def test_the_declared_tasks_are_the_folder_that_the_hook_adds() -> None:
     (package,) = declared("lm_eval.tasks").values()
     module = __import__(package, fromlist=["__path__"])
-    assert Path(module.__path__[0]).resolve() == harness.TASKS_FOLDER.resolve()
+    assert Path(module.__path__[0]).resolve() == hooks.TASKS_FOLDER.resolve()
 
 
 def test_tasks_that_lm_eval_found_behind_the_symlink_are_indexed_once(
@@ -51,11 +51,11 @@ def test_tasks_that_lm_eval_found_behind_the_symlink_are_indexed_once(
     defaults, real, link = tmp_path / "lm_eval", tmp_path / "tasks", tmp_path / "link"
     real.mkdir()
     link.symlink_to(real)
-    monkeypatch.setattr(harness, "TASKS_FOLDER", link)
+    monkeypatch.setattr(hooks, "TASKS_FOLDER", link)
     manager = ModuleType("lm_eval.tasks.manager")
     vars(manager).update(
         __file__=str(defaults / "manager.py"), TaskIndex=TaskIndex, TaskManager=TaskManager
     )
-    harness.add_tasks(manager)
+    hooks.add_tasks(manager)
     assert TaskIndex().build([defaults, real, tmp_path]) == [defaults, link, tmp_path]
     assert TaskIndex().build([real]) == [real]

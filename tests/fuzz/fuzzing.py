@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 
 CAMPAIGN = int(os.environ.get("PAGE_BENCH_FUZZ", "0"))
 """Examples per test; 0 in the suite."""

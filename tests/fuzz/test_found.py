@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from lm_eval.models.huggingface import HFLM
 
-from page_bench import json_text
 from page_bench.config import PageConfig
-from page_bench.errors import UsageError
-from page_bench.harness import complete_call
-from page_bench.lm import PageLM
+from page_bench.harness.hooks import complete_call
+from page_bench.harness.lm import PageLM
+from page_bench.inputs import json_text
+from page_bench.inputs.errors import UsageError
+from page_bench.inputs.user_path import is_file, is_there, user_path
 from page_bench.tasks import quickstart
 from page_bench.tasks.rulergen import dataset
 from page_bench.tasks.tokenizer import tokenizer_of
-from page_bench.user_path import is_file, is_there, user_path
 
 DEEP = "[" * 20_000 + "]" * 20_000
 

@@ -19,14 +19,14 @@ from stored_traces import stored
 from test_fuzz_inputs import SWEEP
 from test_fuzz_runs import calibration
 
-from page_bench.analysis.authors_logs import read_authors
 from page_bench.analysis.gate_choice import Choice, Place
-from page_bench.analysis.runs import read_traces
-from page_bench.calibration import file as calibration_file
-from page_bench.errors import UsageError
+from page_bench.analysis.paper_logs.logs import read_authors
+from page_bench.commands import store as store_command
 from page_bench.evictors._retention_checkpoint import load_gates
-from page_bench.store import command as store_command
-from page_bench.store.store import RunStore
+from page_bench.gating import calibration as calibration_file
+from page_bench.inputs.errors import UsageError
+from page_bench.records.finished_runs import read_traces
+from page_bench.records.store.store import RunStore
 from page_bench.sweep.file import read_sweep
 
 DEEP = "[" * 20_000 + "]" * 20_000

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lm_eval._cli.harness import HarnessCLI
 from lm_eval.models.huggingface import HFLM
 
-from page_bench import evictors, harness
+from page_bench import evictors
 from page_bench.config import (
     COMPRESSIONS,
     MISMATCHES,
@@ -31,8 +31,9 @@ from page_bench.config import (
 )
 from page_bench.evictors.base import GRANULARITIES, Evictor, Wrapper
 from page_bench.gating.gates import GATES
-from page_bench.lm import PageLM
-from page_bench.options import option_types
+from page_bench.harness import hooks
+from page_bench.harness.lm import PageLM
+from page_bench.inputs.options import option_types
 
 EVICTORS = evictors.own_names()
 WRAPPERS = [name for name in EVICTORS if issubclass(evictors.evictor_class(name), Wrapper)]
@@ -180,7 +181,7 @@ def as_lm_eval_reads(words: list[str]) -> dict[str, Any] | None:
 def completed(args: Any) -> dict[str, Any]:
     """What `simple_evaluate` hands to the model."""
     called = {"model": "page_hf", "model_args": args, "tasks": ["x"]}
-    made: dict[str, Any] = harness.complete_call(called)["model_args"]
+    made: dict[str, Any] = hooks.complete_call(called)["model_args"]
     return made
 
 

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from retention_checkpoint import random_gates, write_checkpoint
 
-from page_bench.analysis.authors_logs import read_authors
 from page_bench.analysis.gate_choice import Choice, Place
+from page_bench.analysis.paper_logs.logs import read_authors
 from page_bench.evictors._retention_checkpoint import load_gates
 from page_bench.sweep.arms import arms_of
 from page_bench.sweep.file import read_sweep

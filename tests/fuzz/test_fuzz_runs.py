@@ -14,21 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_traces import stored
 
-from page_bench import decision
-from page_bench.analysis import command as regate
 from page_bench.analysis.gate_choice import Choice
-from page_bench.analysis.runs import read_traces
-from page_bench.calibration import file as calibration_file
-from page_bench.calibration.file import Calibration, ModelFacts, PilotInput, threshold_from
-from page_bench.calibration.fingerprint import Fingerprint
+from page_bench.commands import regate
+from page_bench.commands.wandb_import.finished import finished_runs as wandb_runs_of
 from page_bench.config import PageConfig
+from page_bench.engine import decision
+from page_bench.gating import calibration as calibration_file
+from page_bench.gating.calibration import Calibration, ModelFacts, PilotInput, threshold_from
+from page_bench.gating.fingerprint import Fingerprint
+from page_bench.harness.wandb.run_file import records as wandb_records
 from page_bench.leaderboard.add import rows_of
 from page_bench.leaderboard.check import examined
 from page_bench.leaderboard.file import Board, write_board
 from page_bench.leaderboard.run import read_finished
+from page_bench.records.finished_runs import read_traces
 from page_bench.report import sources
-from page_bench.tracking.finished import finished_runs as wandb_runs_of
-from page_bench.tracking.run_file import records as wandb_records
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from fuzzing import damaged_bytes, fresh, fuzzed, outcome, quiet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page_bench.store import command as store_command
-from page_bench.store.store import RunStore
+from page_bench.commands import store as store_command
+from page_bench.records.store.store import RunStore
 
 
 @pytest.fixture(scope="module")

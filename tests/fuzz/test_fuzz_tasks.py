@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from lm_eval._cli.utils import try_parse_json
 
-from page_bench.errors import UsageError
+from page_bench.inputs.errors import UsageError
 from page_bench.tasks import longbench, protocols, quickstart, ruler
 from page_bench.tasks.longbench_subsets import SUBSETS
 from page_bench.tasks.metadata import NAMES, check_names

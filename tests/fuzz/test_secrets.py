@@ -12,13 +12,13 @@ import wandb_runs
 import yaml
 from lm_eval.models.huggingface import HFLM
 
-from page_bench.errors import UsageError
-from page_bench.harness import TASKS_FOLDER
-from page_bench.lm import PageLM
-from page_bench.sweep import command as sweep_command
+from page_bench.commands import sweep as sweep_command
+from page_bench.commands.wandb_import import command as import_command
+from page_bench.harness.hooks import TASKS_FOLDER
+from page_bench.harness.lm import PageLM
+from page_bench.inputs.errors import UsageError
 from page_bench.sweep.file import read_sweep
 from page_bench.sweep.runner import STORE
-from page_bench.tracking import command as import_command
 
 QUICKSTART, TASK = TASKS_FOLDER / "page_quickstart", "page_quickstart_needle_word"
 

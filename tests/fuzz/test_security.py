@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from test_fuzz_runs import calibration
 
 import page_bench
-from page_bench.analysis import command as regate_command
-from page_bench.calibration.file import Calibration
-from page_bench.errors import UsageError, one_line
+from page_bench.commands import regate as regate_command
+from page_bench.commands import report as report_command
+from page_bench.commands.wandb_import import importer
+from page_bench.commands.wandb_import.finished import finished_runs
 from page_bench.evictors import is_in_file
-from page_bench.lm import PageLM
-from page_bench.report import command as report_command
+from page_bench.gating.calibration import Calibration
+from page_bench.harness.lm import PageLM
+from page_bench.harness.wandb.run import _name as artifact_name
+from page_bench.inputs.errors import UsageError, one_line
+from page_bench.pages.figures import Drawn
 from page_bench.report import files as report_files
-from page_bench.report.figures import Drawn
 from page_bench.sweep.arms import _name as arm_name
 from page_bench.tasks.tokenizer import tokenizer_of
-from page_bench.tracking import importer
-from page_bench.tracking.finished import finished_runs
-from page_bench.tracking.run import _name as artifact_name
 
 FOLDER = Path(page_bench.__file__).parent
 
@@ -44,7 +44,7 @@ _FORBIDDEN = {
 }
 _MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "runpy", "pty"}
 _BY_DESIGN = {
-    ("plugin.py", "exec_module"): "imports lm-eval's own modules, which are installed",
+    ("harness/plugin.py", "exec_module"): "imports lm-eval's own modules, which are installed",
     ("evictors/_source.py", "exec_module"): "evictor=path/to/file.py:Class runs that file",
 }
 

@@ -1,0 +1,1 @@
+"""The logs that the paper's authors released."""

@@ -1,0 +1,1 @@
+"""`page-bench calibrate`: a pilot measured into a file."""

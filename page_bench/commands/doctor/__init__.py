@@ -1,0 +1,1 @@
+"""`page-bench doctor`: a model checked against references."""

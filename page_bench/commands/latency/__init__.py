@@ -1,0 +1,1 @@
+"""`page-bench latency`: time and memory of full, plain and gated decoding."""

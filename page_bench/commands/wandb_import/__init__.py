@@ -1,0 +1,1 @@
+"""`page-bench wandb-import`: finished runs logged to Weights & Biases."""

@@ -1,0 +1,1 @@
+"""One prompt's way from prefill to answer."""

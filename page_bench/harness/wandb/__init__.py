@@ -1,0 +1,1 @@
+"""What is logged to Weights & Biases while a run goes on."""

@@ -1,0 +1,1 @@
+"""What users hand over: options, paths, text and JSON."""

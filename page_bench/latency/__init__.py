@@ -1,1 +1,0 @@
-"""Time and memory of full, plain and gated decoding: `page-bench latency`."""

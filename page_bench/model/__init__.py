@@ -1,0 +1,1 @@
+"""Tensors: attention, prefill, cache, keep plan, decode."""

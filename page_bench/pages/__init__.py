@@ -1,0 +1,1 @@
+"""Pieces of pages and figures that report and leaderboard share."""

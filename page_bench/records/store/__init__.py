@@ -1,0 +1,1 @@
+"""The run store: what was computed, kept for other runs."""

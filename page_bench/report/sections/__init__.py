@@ -1,0 +1,1 @@
+"""One module a question: its numbers, its table and its figure."""

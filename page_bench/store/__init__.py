@@ -1,1 +1,0 @@
-"""The run store: what was computed is not computed again."""

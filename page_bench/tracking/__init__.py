@@ -1,1 +1,0 @@
-"""Weights & Biases: what a run of `page_hf` logs there, live or afterwards."""
