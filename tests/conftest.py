@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +15,25 @@ os.environ["WANDB_SILENT"] = "true"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_what_takes_seconds() -> Iterator[None]:
+    """Within the tests' own process: lm-eval's 13,000 task files stay unread, its look at the
+    machine is taken once. Commands in processes of their own do both.
+    """
+    from lm_eval.tasks import manager
+    from torch.utils import collect_env
+
+    defaults, files = Path(str(manager.__file__)).parent, manager.TaskIndex._iter_yaml_files
+
+    def without_defaults(root: Path) -> Iterator[Path]:
+        return iter(()) if root == defaults else files(root)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manager.TaskIndex, "_iter_yaml_files", staticmethod(without_defaults))
+        patch.setattr(collect_env, "get_pretty_env_info", cache(collect_env.get_pretty_env_info))
+        yield
 
 
 @pytest.fixture(scope="session")

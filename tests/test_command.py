@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 METRICS = {"score", "correct", "kept_kv", "gate_open", "head_drop"}
-LIMIT = 4
+LIMIT = 2
 COMMAND = (
     "--model page_hf --model_args evictor=snapkv,tau=zscore --output_path out --log_samples "
     f"--limit {LIMIT} --wandb_args mode=offline,project=page-bench"

@@ -14,7 +14,7 @@ import pytest
 import torch
 from lm_eval.loggers import EvaluationTracker
 from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager, manager
+from lm_eval.tasks import TaskManager
 from test_quickstart import Parrot
 from tiny_models import tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -35,18 +35,8 @@ TinyFolder = Callable[[str], Path]
 
 
 @pytest.fixture(autouse=True)
-def _own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without lm-eval's own tasks, whose 13,000 files take 15 s to read."""
+def _installed() -> None:
     plugin.install()
-    defaults, files = Path(str(manager.__file__)).parent, manager.TaskIndex._iter_yaml_files
-    monkeypatch.setattr(
-        manager.TaskIndex,
-        "_iter_yaml_files",
-        staticmethod(lambda root: iter(()) if root == defaults else files(root)),
-    )
-    versions = dict.fromkeys(("lm_eval_version", "transformers_version"), "1")
-    # What it looks up of the machine takes seconds.
-    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda storage: storage.update(versions))
 
 
 def run(

@@ -55,9 +55,10 @@ def without_times(answer: ArmAnswer) -> dict[str, Any]:
     return {k: v for k, v in facts.items() if k not in times}
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("family", "rows"), [("llama", None), ("llama", 4), ("qwen2", None), ("qwen3", None)]
+)
 @pytest.mark.parametrize("context", [None, 180])
-@pytest.mark.parametrize("rows", [None, 4])
 def test_arms_together_answer_like_arms_alone(
     family: str, context: int | None, rows: int | None
 ) -> None:

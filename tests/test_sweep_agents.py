@@ -64,7 +64,16 @@ def test_an_agent_runs_the_arm_it_names(
     for row in {json.dumps(row): row for row in (rows[0], rows[-1])}.values():
         arm = {**row, "pretrained": str(tiny_folder("llama")), **tau}
         words = by_wandb(sweep, arm)[3:]
-        words = [*words, "truncation=left", "dtype=float32", "--limit", "2", "--device", "cpu"]
+        words = [
+            *words,
+            "truncation=left",
+            "max_length=700",
+            "dtype=float32",
+            "--limit",
+            "2",
+            "--device",
+            "cpu",
+        ]
         cli = HarnessCLI()
         cli.execute(cli._parser.parse_args(["run", *words]))
         found = sorted((tmp_path / "results").rglob("results_*.json"))[-1]

@@ -184,16 +184,15 @@ def test_a_killed_core_costs_warnings_alone(
     assert any("W&B did not take the end of the run" in text for text in shown)
 
 
-@pytest.mark.real_model
 def test_the_command_ends_as_without_wandb_where_its_core_is_killed(
-    default_model_folder: Path, tmp_path: Path
+    tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
     words = [
         *(sys.executable, "-m", "lm_eval", "run", "--model", "page_hf"),
         *("--limit", "1", "--log_samples"),
         *("--device", "cpu", "--tasks", "page_quickstart_needle_number"),
         *("--output_path", str(tmp_path / "out"), "--wandb_args", "project=test"),
-        *("--model_args", "gate=open,evictor=knorm"),
+        *("--model_args", f"pretrained={tiny_folder('llama')},gate=open,evictor=knorm"),
     ]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
