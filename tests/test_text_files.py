@@ -301,6 +301,7 @@ OWN_FILES = {
     "page_bench/model/provenance.py",  # /proc
     "page_bench/commands/latency/peak_memory.py",  # /proc
     "page_bench/leaderboard/page.py",  # the package's assets
+    "page_bench/pages/kept_page.py",  # likewise
     "tasks/longbench_prompts.py",  # lm-eval's tasks
     "tasks/rulergen/templates.py",  # lm-eval's tasks
     "page_bench/sweep/output.py",  # what lm-eval has just written

@@ -39,6 +39,7 @@ COMMANDS = {
     "regate": Command(
         "any gate, any τ on stored plain and full runs", "page_bench.commands.regate"
     ),
+    "show": Command("one prompt of a run, and what its cache kept", "page_bench.commands.show"),
     "report": Command("tables and figures from stored runs", "page_bench.commands.report"),
     "evictors": Command(
         "list the evictors, what they need and their options", "page_bench.commands.evictors"

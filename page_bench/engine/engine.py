@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from page_bench.engine.prompt import Prompt
 from page_bench.engine.refusals import check_arms, check_signal, naming
 from page_bench.gating.gate import AnswerFacts
 from page_bench.gating.threshold import select_pilot
+from page_bench.model.keep_plan import KeepPlan
 from page_bench.records.trace import Seen
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ class Engine:
         memory: what was computed before; None remembers nothing.
         decode_rows: see `PromptPass`.
         processes: those that share out the prompts; all of them have one pilot.
+        on_plan: called with a prompt, an eviction and its keep sets once these are known.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Engine:
         memory: Memory | None = None,
         decode_rows: int | None = None,
         processes: Processes = ALONE,
+        on_plan: Callable[[Prompt, PageConfig, KeepPlan], object] = lambda *_: None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -73,6 +77,7 @@ class Engine:
         self.memory = memory
         self.decode_rows = decode_rows
         self.processes = processes
+        self.on_plan = on_plan
 
     def run(
         self, prompts: Sequence[Prompt], progress: Callable[[Outcome], object] = lambda _: None
@@ -272,6 +277,7 @@ class Engine:
             spread=spread_for(observed),
             seed=(prompt.seed + prompt.repeat + self.sampling_seed) % 2**63,
             decode_rows=self.decode_rows,
+            on_plan=functools.partial(self.on_plan, prompt),
         )
 
 

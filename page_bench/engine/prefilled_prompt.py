@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import nan
 from typing import Any
@@ -61,6 +61,7 @@ class PromptPass:
         seed: of the random numbers when sampling.
         decode_rows: answers decoded together, whatever memory holds; None means `DECODE_ROWS`, or
             what memory holds.
+        on_plan: called with an eviction and its keep sets once these are known.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class PromptPass:
         spread: SpreadOptions,
         seed: int,
         decode_rows: int | None,
+        on_plan: Callable[[PageConfig, KeepPlan], object] = lambda *_: None,
     ) -> None:
         self._model, self._tokenizer, self._prompt = model, tokenizer, prompt
+        self._on_plan = on_plan
         self._seed, self._decode_rows = seed, decode_rows
         self._devices = devices_of(model)
         self._rotation = Rotation(model)
@@ -179,8 +182,10 @@ class PromptPass:
         assert self._filled is not None, "the full cache has been used up"
         if eviction is None:
             return GATE_CLOSED
-        evictor = eviction.make_evictor()
-        return positions_to_keep(evictor, self._filled, eviction)
+        plan = positions_to_keep(eviction.make_evictor(), self._filled, eviction)
+        if isinstance(plan, KeepPlan):
+            self._on_plan(eviction, plan)
+        return plan
 
     def _together(self, jobs: Sequence[KeepJob]) -> Sequence[KeepJob]:
         """The next jobs that may be decoded together."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from pathlib import Path
@@ -32,6 +32,7 @@ from page_bench.inputs.errors import UsageError
 from page_bench.model import attention
 from page_bench.model.continuations import ContinuationRequest
 from page_bench.model.decode import AnswerRequest
+from page_bench.model.keep_plan import KeepPlan
 from page_bench.records.store.store import RunStore
 from page_bench.records.trace import Answer, Likelihood
 
@@ -49,6 +50,7 @@ class PageLM(LoadedLM):
         super().__init__(pretrained, **kwargs)
         self._chat = False
         self._record = self._new_record()
+        self.on_plan: Callable[[Prompt, PageConfig, KeepPlan], object] = lambda *_: None
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answer lm-eval's requests; each answer carries its trace."""
@@ -185,6 +187,7 @@ class PageLM(LoadedLM):
                 memory,
                 rows,
                 self.processes,
+                self.on_plan,
             )
 
     def _bar(self, total: int, doing: str, hidden: bool) -> PromptBar:
@@ -239,9 +242,14 @@ class PageLM(LoadedLM):
         templated: str = super().apply_chat_template(*args, **kwargs)
         return templated
 
-    def take_rendering(self, other: PageLM) -> None:
-        """Know of shared requests what the copy of this model knows that rendered them."""
-        self._chat = other._chat
+    @property
+    def chat(self) -> bool:
+        """Whether a chat template was applied."""
+        return self._chat
+
+    def take_rendering(self, chat: bool) -> None:
+        """Know of requests that another copy of this model rendered whether it used a template."""
+        self._chat = chat
 
     def set_cache_hook(self, cache_hook: Any) -> None:
         """Refused: lm-eval's --use_cache keys ignore the model, the evictor and the budget."""

@@ -232,7 +232,7 @@ def _requests(lm: Any, arguments: dict[str, Any], types: Collection[str]) -> lis
     try:
         lm_eval.simple_evaluate(**arguments | {"model": own, "evaluation_tracker": None})
     except _Collected as collected:
-        lm.take_rendering(own)
+        lm.take_rendering(own.chat)
         return collected.requests
     raise UsageError(f"{', '.join(map(str, arguments['tasks']))} ask nothing; name other tasks.")
 
