@@ -10,9 +10,8 @@ export HF_HUB_OFFLINE ?= 1
 .PHONY: demo test coverage mutants compat clean
 
 demo: $(READY)
-	@touch $(VENV)/.demo
-	$(BIN)/lm_eval --model page_hf --model_args evictor=snapkv,tau=zscore --output_path results/demo --log_samples
-	@echo "Written:" && find results/demo -type f -newer $(VENV)/.demo | sort
+	$(BIN)/page-bench sweep sweeps/quickstart.yaml --limit 4 --output_path results/demo
+	$(BIN)/page-bench report results/demo -o results/demo/report
 
 test: $(READY)
 	$(BIN)/ruff format --check .

@@ -49,12 +49,16 @@ def run(argv: Sequence[str], task_manager: Any = None) -> int:
     _share_log()
     from page_bench.sweep.plan import plan_sweep  # loads torch and lm-eval
     from page_bench.sweep.runner import run_sweep
+    from page_bench.sweep.verdict import verdict
 
     if args.plan:
         print(_table(plan_sweep(chosen, task_manager)))
         return 0
     store = None if args.store is None else user_path(args.store, "--store")
-    print(run_sweep(chosen, store, task_manager, _say, args.ray))
+    spent = run_sweep(chosen, store, task_manager, _say, args.ray)
+    if spent.arms:
+        _say(str(spent))
+    print(verdict(chosen))
     return 0
 
 
