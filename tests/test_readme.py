@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +19,8 @@ from page_bench.model import attention
 from page_bench.model.keep_plan import KeepPlan, positions_to_keep
 from page_bench.model.prefill import prefill
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -25,7 +28,8 @@ def add_evictor_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     """Puts the README's evictor among the others, as a module of the given name."""
 
     def add(module: str) -> Path:
-        (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+        blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+        (code,) = (block for block in blocks if "class " in block)
         (tmp_path / f"{module}.py").write_text(code)
         monkeypatch.setattr(evictors, "__path__", [*evictors.__path__, str(tmp_path)])
         return tmp_path / f"{module}.py"
@@ -52,7 +56,8 @@ def test_the_evictor_shown_is_one_file_that_runs(
 
 
 def test_the_defaults_shown_are_the_defaults() -> None:
-    rows = re.findall(r"^\| (`.+?) \| (.+?) \|", README, re.MULTILINE)
+    arms = (ROOT / "docs" / "arms.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.+?) \| (.+?) \|", arms, re.MULTILINE)
     shown = {}
     for names, values in rows:
         for name, value in zip(re.findall(r"`(\w+)`", names), values.split(", "), strict=False):
@@ -71,3 +76,43 @@ def test_an_evictor_must_be_called_like_its_module(
     add_evictor_shown("value_size")
     with pytest.raises(UsageError, match=r"= 'value_size'"):
         PageConfig.from_arguments({"evictor": "value_size"})
+
+
+def test_the_readme_can_be_read_in_one_sitting() -> None:
+    assert len(README.splitlines()) <= 180
+
+
+@pytest.mark.real_model
+@pytest.mark.usefixtures("default_model_folder")
+def test_the_notebook_runs_and_shows_what_broke() -> None:
+    text = (ROOT / "docs" / "notebooks" / "one_prompt.ipynb").read_text(encoding="utf-8")
+    cells = ["".join(c["source"]) for c in json.loads(text)["cells"] if c["cell_type"] == "code"]
+    known: dict[str, Any] = {}
+    for code in cells[:-1]:
+        exec(code, known)
+    full, plain, *_ = known["arms"]
+    assert "2108308" in full.text
+    assert "2108308" not in plain.text
+    assert full.kept.all()
+    assert known["gated"].text == full.text
+    assert len(known["digits"]) == 7
+    assert not plain.kept[..., known["digits"]].any()
+    page = eval(cells[-1], known)._repr_html_()
+    assert "&lt;canvas" in page
+
+
+@pytest.mark.real_model
+@pytest.mark.usefixtures("default_model_folder")
+def test_the_prompt_shown_is_answered_as_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (code,) = (block for block in blocks if "load()" in block)
+    monkeypatch.chdir(tmp_path)
+    known: dict[str, Any] = {}
+    exec(code, known)
+    assert "2108308" in known["model"].answer(known["prompt"], gate="closed").text
+    assert (tmp_path / "answer.html").stat().st_size > 10_000
+    assert len(known["arms"]) == 8
+    assert known["answer"].kept.shape == (30, 3, len(known["answer"].tokens))
+    assert known["signals"]["drop"] == known["answer"].drop
