@@ -145,7 +145,8 @@ OUTCOMES = {
     *("prefill_s", "gate_s", "evict_s", "decode_s", "decode_rows", "new_tokens", "answer"),
     *("score", "correct", "correct_paper", "metric", "mean_token_entropy", "repetition"),
     *("log_likelihoods", "greedy", "decode_rows_limit", "decode_rows_lowered"),
-    *("must_keep", "rotation_changed", "cut"),
+    *("must_keep", "rotation_changed", "cut", "no_evidence"),
+    *("evidence_kept", "evidence_kept_best_head", "evidence_sha256"),
     "schema_version",
 }
 

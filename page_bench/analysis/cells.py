@@ -37,6 +37,8 @@ class Cell:
             and a log does not hold the full cache's answer (see `knows_full`);
             `plain_score`, `full_score` float, the benchmark's own; NaN where not recorded;
             `plain_kept`, `full_kept` float, kept_kv;
+            `evidence` float, share of the evidence that the plain answer's cache kept; NaN where
+            it is not known, and no column of the authors' logs;
             `plain_bytes`, `full_bytes` float, of the prompt's keys and values; NaN if unknown;
             `prefill_s`, `gate_s`, `plain_s`, `full_s` float, seconds; the last two after the
             prefill; NaN if unknown.

@@ -253,6 +253,7 @@ def _cell(
             "full": [metric_of(trace, metric) for trace in full],
             "plain_score": [_or_nan(trace.score) for trace in plain],
             "full_score": [_or_nan(trace.score) for trace in full],
+            "evidence": [_or_nan(trace.evidence_kept) for trace in plain],
             **cost_columns(plain, full),
         }
     )

@@ -22,7 +22,7 @@ from page_bench.model.continuations import ContinuationRequest
 from page_bench.model.prefill import base_model, text_config
 from page_bench.model.provenance import device_name, versions
 from page_bench.records.store.key import NUMERICS_VERSION, Key
-from page_bench.records.trace import Seen
+from page_bench.records.trace import KNOWN_LATER, Seen
 
 __all__ = ["NUMERICS_VERSION", "Key", "StoredModel", "answer_key", "seen_key"]
 
@@ -179,7 +179,7 @@ def _common(record: str, value: type, model: StoredModel, prompt: Prompt) -> dic
     return {
         "record": record,
         # A value of other fields than these could not be read.
-        "fields": {f.name: str(f.type) for f in fields(value)},
+        "fields": {f.name: str(f.type) for f in fields(value) if f.name not in KNOWN_LATER},
         "numerics": NUMERICS_VERSION,
         "model": model.part,
         "prompt": {

@@ -75,9 +75,17 @@ def trace_of(
         chat_template=chat_template,
         asked=prompt.request.record,
         cut=cut,
+        no_evidence=_no_evidence(prompt, outcome),
         **seen,
         **answer,
     )
+
+
+def _no_evidence(prompt: Prompt, outcome: Outcome) -> str | None:
+    """Why an answer does not say how much of the evidence was kept."""
+    if prompt.evidence and outcome.answer.evidence_kept is None:
+        return "the answer comes from a store that does not hold it for this evidence"
+    return prompt.no_evidence
 
 
 def brief(trace: Trace) -> Trace:

@@ -12,7 +12,7 @@ from page_bench.engine.keys import Key, StoredModel, answer_key, seen_key
 from page_bench.engine.prefilled_prompt import GATE_CLOSED, ArmAnswer, PromptPass
 from page_bench.engine.prompt import Prompt
 from page_bench.records.store.store import RunStore
-from page_bench.records.trace import Seen
+from page_bench.records.trace import KNOWN_LATER, Seen
 
 
 class Memory:
@@ -43,7 +43,13 @@ class Memory:
     def answer(self, prompt: Prompt, eviction: PageConfig | None) -> ArmAnswer | None:
         """An answer, if it stands in the store."""
         found = self.store.answer(self.answer_key(prompt, eviction))
-        return None if found is None else ArmAnswer(**found)
+        if found is None:
+            return None
+        answer = ArmAnswer(**found)
+        if answer.evidence_sha256 == prompt.evidence_sha256:
+            return answer
+        unknown = dict.fromkeys(KNOWN_LATER)
+        return replace(answer, **unknown)  # type: ignore[arg-type]
 
     def keep(
         self,

@@ -172,11 +172,31 @@ class PromptPass:
                         answer,
                         kept_all_because=plan if isinstance(plan, str) else None,
                         must_keep=self._must_keep(evictions[i], plan),
+                        **self._evidence(job.keep),
                         evict_s=answer.evict_s + planned_s[i],
                         decode_rows_limit=limit,
                         decode_rows_lowered=lowered,
                     )
         return [results[i] for i in range(len(evictions))]
+
+    def _evidence(self, keep: KeepPlan | None) -> dict[str, Any]:
+        """How much of the evidence a keep set holds."""
+        if not self._prompt.evidence:
+            return {}
+        share, best = 1.0, 1.0
+        if keep is not None:
+            # What is read after the eviction is there whole.
+            size = keep.members.shape[-1]
+            inside = [place for place in self._prompt.evidence if place < size]
+            after = len(self._prompt.evidence) - len(inside)
+            by_head = keep.members[..., inside].sum(-1).double() + after
+            by_head /= len(self._prompt.evidence)
+            share, best = float(by_head.mean()), float(by_head.max())
+        return {
+            "evidence_kept": share,
+            "evidence_kept_best_head": best,
+            "evidence_sha256": self._prompt.evidence_sha256,
+        }
 
     def _plan(self, eviction: PageConfig | None) -> KeepPlan | str:
         assert self._filled is not None, "the full cache has been used up"

@@ -46,6 +46,8 @@ class Prompt:
         request: how to answer, or whose likelihood to give.
         score, correct: the task's two scores of an answer's token ids; None where the document does
             not say how.
+        evidence: places in `input_ids` of the tokens that the answer needs; empty where they are
+            not known, and `no_evidence` says why.
         system_in_user_turn: whether the system message had to move there, since the chat template
             shows none; None where the task does not say.
     """
@@ -64,6 +66,13 @@ class Prompt:
         default=None, compare=False, repr=False
     )
     system_in_user_turn: bool | None = None
+    evidence: tuple[int, ...] = ()
+    no_evidence: str | None = None
+
+    @property
+    def evidence_sha256(self) -> str | None:
+        """Tells stored shares of other evidence of the same prompt apart; None without any."""
+        return text_sha256(repr(self.evidence)) if self.evidence else None
 
     @property
     def sha256(self) -> str:

@@ -43,18 +43,35 @@ def context_tokens(
             "text; use compress=prompt or use_fast_tokenizer=True."
         )
     end = start + len(context)
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    # Special tokens that lm-eval's encoding adds stand before the text.
-    added = len(ids) - len(encoded.input_ids)
-    if added < 0 or list(ids[added:]) != list(encoded.input_ids):
+    offsets = token_offsets(tokenizer, text, ids)
+    if offsets is None:
         raise UsageError(
             f"the tokens of {where} cannot be matched with its text, so that the end of its "
             f"context is unknown; use compress=prompt."
         )
-    count = added + sum(1 for _, stop in encoded.offset_mapping if stop <= end)
+    count = sum(1 for _, stop in offsets if stop <= end)
     if not 1 <= count < len(ids):
         raise UsageError(
             f"the context of {where} makes up its whole prompt, so that there is no question to "
             f"read after it; use compress=prompt."
         )
     return count
+
+
+def token_offsets(tokenizer: Any, text: str, ids: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Where each token of a prompt stands in its text; None where that cannot be known.
+
+    Special tokens that lm-eval's encoding adds stand before the text, at (0, 0).
+
+    Args:
+        tokenizer: of the model.
+        text: the prompt.
+        ids: its tokens.
+    """
+    if not tokenizer.is_fast:
+        return None
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    added = len(ids) - len(encoded.input_ids)
+    if added < 0 or list(ids[added:]) != list(encoded.input_ids):
+        return None
+    return [(0, 0)] * added + list(encoded.offset_mapping)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 
 from page_bench.config import PageConfig
 from page_bench.engine.prompt import Prompt
-from page_bench.harness.context_boundary import context_tokens
+from page_bench.harness.context_boundary import context_tokens, token_offsets
 from page_bench.inputs.errors import UsageError
 from page_bench.inputs.json_text import HALF
 from page_bench.model.continuations import ContinuationRequest
 from page_bench.model.decode import AnswerRequest
 from page_bench.tasks import longbench_scores, scorers
+from page_bench.tasks.evidence import evidence_of
 from page_bench.tasks.turns import FOLDED
 
 
@@ -155,6 +157,7 @@ class PromptMaker:
                     f"truncation leaves nothing of the context or of the question of {where}; "
                     f"give a larger max_length, or use compress=prompt."
                 )
+        evidence, no_evidence = self._evidence(request, text, ids, kept)
         doc_ids = config.doc_ids.get(request.task_name or "")
         facts = request.doc if isinstance(request.doc, Mapping) else {}
         return Prompt(
@@ -170,7 +173,28 @@ class PromptMaker:
             request=how,
             score=self._judge(request.doc, how, "score"),
             correct=self._judge(request.doc, how, "correct"),
+            evidence=evidence,
+            no_evidence=no_evidence,
         )
+
+    def _evidence(
+        self, request: Instance, text: str, ids: Sequence[int], kept: Sequence[int]
+    ) -> tuple[tuple[int, ...], str | None]:
+        """Places of the evidence's tokens among those kept; if there are none, why."""
+        spans, reason = evidence_of(request.doc, text)
+        if not spans:
+            return (), reason
+        offsets = token_offsets(self._tokenizer, text, ids)
+        if offsets is None:
+            return (), "the tokenizer does not say where its tokens stand in the text"
+        begins, ends = zip(*spans, strict=True)
+        inside = set()
+        for i, (start, stop) in enumerate(offsets):
+            next_span = bisect_right(ends, start)
+            if next_span < len(begins) and begins[next_span] < stop:
+                inside.add(i)
+        places = tuple(place for place, i in enumerate(kept) if i in inside)
+        return places, None if places else "truncation removed the evidence"
 
     def _answer_request(self, request: Instance, where: str) -> AnswerRequest:
         try:

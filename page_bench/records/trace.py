@@ -83,6 +83,10 @@ class Answered:
         rotation_changed: whether the model rotates tokens of the answer otherwise than a prompt of
             this length (see `rotation`): a full cache follows, as in `generate`, an evicted one
             keeps the prompt's rotation. None where a record does not say.
+        evidence_kept: share of the evidence's entries that are left, over the layers with full
+            attention and their KV heads; None where the evidence is not known.
+        evidence_kept_best_head: the same of the KV head that kept most of it.
+        evidence_sha256: which evidence these are of, see `Prompt`.
     """
 
     kept_all_because: str | None
@@ -101,6 +105,13 @@ class Answered:
     decode_rows_lowered: bool | None = None
     must_keep: float | None = None
     rotation_changed: bool | None = None
+    evidence_kept: float | None = None
+    evidence_kept_best_head: float | None = None
+    evidence_sha256: str | None = None
+
+
+KNOWN_LATER = frozenset({"evidence_kept", "evidence_kept_best_head", "evidence_sha256"})
+"""Fields that came after stores were written, so that no key holds their names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +153,7 @@ class Trace(Seen, Answered):
             of two filters the first; None where there is no score or a record does not say.
         cut: whether the answer is as long as it may be, and neither an end-of-sequence token nor a
             stop string ended it; None where continuations were given or a record does not say.
+        no_evidence: why `evidence_kept` is None; None where it is not or a record does not say.
         schema_version: of this record.
     """
 
@@ -181,6 +193,7 @@ class Trace(Seen, Answered):
     asked: dict[str, Any] | None = None
     metric: str | None = None
     cut: bool | None = None
+    no_evidence: str | None = None
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -16,7 +16,8 @@ from page_bench.report.settings import Settings
 from page_bench.report.sources import Sources
 
 SECTIONS = (
-    *("partition", "harm", "recovery", "delta", "decomposition", "budgets", "frontier"),
+    *("partition", "harm", "evidence", "recovery", "delta", "decomposition", "budgets"),
+    "frontier",
     *("oracle", "batching", "drop", "tau", "layers", "scaling", "mixture", "seeds", "cost"),
 )
 """Modules of this package, in the order of the report."""
