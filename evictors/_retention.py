@@ -1,4 +1,4 @@
-"""What TrimKV (arXiv 2512.03324) and DBTrimKV (arXiv 2605.09649) share: retention as a score.
+"""Retention as a score, as in TrimKV (arXiv 2512.03324) and DBTrimKV (arXiv 2605.09649).
 
 A learned gate gives each token and KV head a β in (0, 1) when the token is read; Δ tokens later
 the head is still interested in it by β^Δ. The gate reads the input of the layer's attention, so it
@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.evictors._checks import check_option
 from page_bench.evictors._retention_checkpoint import (
-    WEIGHTS_FILE,
+    EXAMPLE,
     GateCheckpoint,
     GateShape,
     load_gates,
@@ -48,10 +47,9 @@ class RetentionEvictor(Evictor):
         if not self.checkpoint:
             raise UsageError(
                 f"evictor={self.name} needs evictor.checkpoint, the gates trained for the model: "
-                f"the path of a {WEIGHTS_FILE}, a folder that holds one, or a Hub id such as "
-                f"ngocbh/TrimKV-Qwen3-4B-Instruct-2507."
+                f"{EXAMPLE}."
             )
-        check_option("lookahead_steps", self.lookahead_steps, at_least=1)
+        self.check_options("lookahead_steps", at_least=1)
 
     def check(self, text: Any) -> None:
         kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
@@ -62,7 +60,7 @@ class RetentionEvictor(Evictor):
         # Sliding layers have gates as well, which are left unused.
         model = GateShape(layer.n_model_layers, x.shape[-1], layer.n_kv_heads)
         gates = self._gates(model).gates
-        # No copy from the second prompt on, the gate stays on its layer's device.
+        # The gate stays on its layer's device: no copy from the second prompt on.
         log_beta = gates[layer.layer].to(x.device)(x)
         return log_retention(log_beta, self.lookahead_steps)
 
@@ -90,18 +88,11 @@ class RetentionEvictor(Evictor):
 
 
 def log_retention(log_beta: Tensor, steps: int) -> Tensor:
-    """Logarithm of β^Δ, or of its mean over the next steps, for each position of a prompt.
+    """Logarithm of β^Δ, or of its mean over the next steps, for each position: fp32 `[..., T]`.
 
     With one step Δ = T + 1 - i for position i of T, as the authors rank. With more they sum β^Δ
     over Δ = T + 2 - i, …, T + 1 - i + steps, that is, from one token later; the mean taken here is
     that sum over a constant.
-
-    Args:
-        log_beta: fp32 `[..., T]`, at most 0.
-        steps: 1 or more.
-
-    Returns:
-        fp32 `[..., T]`, at most 0.
     """
     length = log_beta.shape[-1]
     age = torch.arange(length + 1, 1, -1, device=log_beta.device)

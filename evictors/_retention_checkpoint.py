@@ -1,4 +1,4 @@
-"""Files of retention gates in the layout that TrimKV's authors publish: weights and a config."""
+"""Retention gates and their files, laid out as TrimKV's authors publish them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ from page_bench.inputs.user_path import user_path
 
 WEIGHTS_FILE = "trimkv_weights.pth"
 CONFIG_FILE = "config.json"
+EXAMPLE = (
+    f"the path of a {WEIGHTS_FILE}, a folder that holds one, or a Hub id such as "
+    f"ngocbh/TrimKV-Qwen3-4B-Instruct-2507"
+)
 
 _LINEARS = {"rg": ("linear1", "linear2"), "rg10": ("linear1", "linear2", "linear3")}
 """The matrices of each kind of gate. All but the last have a bias of their own; the last one's
-stands apart, as `bias`."""
+is called `bias`."""
 
 _KEY = re.compile(
     r"(?:.+\.)?layers\.(?P<layer>[0-9]{1,6})\.self_attn\.retention_gate\.(?P<part>.+)"
@@ -59,14 +63,7 @@ class RetentionGate(nn.Module):
         self.activation = activation
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """log β of each token and KV head.
-
-        Args:
-            hidden_states: `[T, D]`, the input of the attention, in any dtype.
-
-        Returns:
-            fp32 `[H_kv, T]`, at most 0.
-        """
+        """log β per KV head and token, fp32 `[H_kv, T]`, from the attention's input `[T, D]`."""
         blocks = []
         for block in torch.split(hidden_states, _BLOCK):
             out = block.float()
@@ -78,13 +75,10 @@ class RetentionGate(nn.Module):
 
 @dataclass(frozen=True)
 class GateCheckpoint:
-    """The gates of a whole model.
+    """The gates of a whole model, one per layer, each on the device where it was last used.
 
-    Attributes:
-        kind: `rg` (a gate per layer) or `rg10` (deeper; the last matrix and bias are the same in
-            all layers), as the authors call them.
-        shape: what the model must have.
-        gates: one per layer, each on whatever device it was last used.
+    The kind is `rg` (a gate per layer) or `rg10` (deeper; the last matrix and bias are the same in
+    all layers), as the authors call them.
     """
 
     kind: str
@@ -93,11 +87,8 @@ class GateCheckpoint:
 
 
 def load_gates(checkpoint: str) -> GateCheckpoint:
-    """The gates that an option names.
-
-    Args:
-        checkpoint: a weights file, a folder that holds `trimkv_weights.pth` and `config.json`, or
-            the id of such a folder on the Hugging Face Hub.
+    """The gates in a weights file, a folder with `trimkv_weights.pth` and `config.json`, or such a
+    folder on the Hugging Face Hub, by its id.
 
     Raises:
         UsageError: there is no such checkpoint, or it is none of retention gates.
@@ -140,10 +131,7 @@ def _weights_path(checkpoint: str) -> Path:
             f"of a TrimKV or DBTrimKV checkpoint."
         )
     if not _HUB_ID.fullmatch(checkpoint):
-        raise UsageError(
-            f"evictor.checkpoint={checkpoint} does not exist; give the path of a {WEIGHTS_FILE}, "
-            f"a folder that holds one, or a Hub id such as ngocbh/TrimKV-Qwen3-4B-Instruct-2507."
-        )
+        raise UsageError(f"evictor.checkpoint={checkpoint} does not exist; give {EXAMPLE}.")
     try:
         hf_hub_download(checkpoint, CONFIG_FILE)
         return Path(hf_hub_download(checkpoint, WEIGHTS_FILE))
@@ -169,16 +157,15 @@ def _read_weights(path: Path) -> Mapping[str, Tensor]:
             f"{path} could not be read as weights of PyTorch "
             f"({str(error).partition(chr(10))[0]}); give a {WEIGHTS_FILE} as published."
         ) from error
-    if not isinstance(content, Mapping) or not all(map(_is_plain, content.values())):
+    plain = isinstance(content, Mapping) and all(
+        isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and not (value.is_meta or value.is_quantized)
+        for value in content.values()
+    )
+    if not plain:
         raise UsageError(f"{path} holds no table of weights; give a {WEIGHTS_FILE} as published.")
     return content
-
-
-def _is_plain(value: object) -> bool:
-    """Whether a value is a tensor that holds its numbers one by one."""
-    if not isinstance(value, Tensor):
-        return False
-    return value.layout == torch.strided and not (value.is_meta or value.is_quantized)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -230,7 +217,7 @@ def _kind(layers: list[dict[str, Tensor]], config: Mapping[str, Any], path: Path
 
 
 def _tie(layers: list[dict[str, Tensor]], path: Path) -> None:
-    """Give all layers the last matrix and bias, which may stand in the file once or L times."""
+    """Give all layers the last matrix and bias, which the file holds once or L times."""
     for part in ("linear3.weight", "bias"):
         stored = [parts[part] for parts in layers if part in parts]
         same = (o.dtype == stored[0].dtype and torch.equal(o, stored[0]) for o in stored)

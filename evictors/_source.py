@@ -1,4 +1,4 @@
-"""The code behind an evictor, as it stood when it was imported."""
+"""The code behind an evictor, as it was when it was imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType
 
 from page_bench.evictors.base import Evictor, Wrapper
 from page_bench.inputs.errors import UsageError
@@ -47,30 +47,25 @@ _REVISION_1 = {
 
 
 class SourceLoader(SourceFileLoader):
-    """Runs a file as it stands, never bytecode of an earlier state, and keeps what it ran."""
+    """Runs a file as it is, never bytecode of an earlier state, and keeps what it ran."""
 
     source: bytes = b""
 
     def get_code(self, fullname: str) -> CodeType:
-        """The file, compiled."""
         self.source = self.get_data(self.path)
         code: CodeType = self.source_to_code(self.source, self.path)
         return code
 
 
-# Once per class, when it is first asked for, so that what is edited later is not taken for what
-# runs.
+# Once per class, when first asked for: what is edited later is not what runs.
 @cache
 def source_checksum(cls: type[Evictor]) -> str | None:
     """SHA-256 of the modules that hold an evictor's classes, and of the helpers they import.
 
     Page-bench's own evictors count by name and `revision`, whatever their text. Of an installed
-    package, all modules. Helpers are the modules
-    that `import` statements name, at any depth, and that belong neither to Python nor to a
-    site-packages; of a package, all its modules. A module imported by a computed name is not seen.
-
-    Returns:
-        None where some source code cannot be read.
+    package, all modules count. Helpers are the modules that `import` statements name, at any
+    depth, outside Python and site-packages; of a package, all its modules. A module imported by a
+    computed name is not seen. None where some source code cannot be read.
     """
     known: dict[str, int | str] = {}
     others: dict[str, bytes] = {}
@@ -83,7 +78,12 @@ def source_checksum(cls: type[Evictor]) -> str | None:
             if top == _OWN:
                 known[base.__name__] = base.revision
                 continue
-            others[f"class {base.__name__}"] = _source(module)
+            loader = module.__loader__
+            others[f"class {base.__name__}"] = (
+                loader.source
+                if isinstance(loader, SourceLoader)
+                else inspect.getsource(module).encode("utf-8", "surrogateescape")
+            )
             if hasattr(sys.modules.get(top), "__path__"):
                 others |= _read(_files(top))
         others |= _helpers(others.values())
@@ -99,15 +99,8 @@ def _digest(known: dict[str, int | str]) -> str:
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
-def _source(module: ModuleType) -> bytes:
-    loader = module.__loader__
-    if isinstance(loader, SourceLoader):
-        return loader.source
-    return inspect.getsource(module).encode("utf-8", "surrogateescape")
-
-
 def _helpers(sources: Iterable[bytes]) -> dict[str, bytes]:
-    """What source codes import from outside Python and installed packages, by name."""
+    """The modules that sources import from outside Python and installed packages, by name."""
     found: dict[str, bytes] = {}
     waiting, seen = list(sources), set(sys.stdlib_module_names) | _KNOWN_BY_VERSION
     while waiting:
@@ -123,7 +116,7 @@ def _helpers(sources: Iterable[bytes]) -> dict[str, bytes]:
 
 
 def _imported(source: bytes) -> set[str]:
-    """Names of the modules and packages, without what is in these, that a source code imports."""
+    """Top-level names of the modules and packages that a source imports."""
     names: set[str] = set()
     # A package may hold files that are no code, templates for instance, or compiled ones.
     with suppress(SyntaxError, ValueError):
@@ -158,11 +151,7 @@ def _read(files: dict[str, Path]) -> dict[str, bytes]:
 
 
 def class_in_file(path: Path, name: str) -> object:
-    """What a file calls by a name; the file is run once in a process.
-
-    Raises:
-        UsageError: there is no such file or name, or the file cannot be run.
-    """
+    """What a file calls by a name; the file is run once in a process."""
     if not path.is_file():
         raise UsageError(f"evictor={path}:{name}: there is no file {path}; give its path.")
     # Dataclasses look their module up by name while they are made.

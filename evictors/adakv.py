@@ -15,10 +15,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import Granularity, Wrapper
 from page_bench.evictors.base.budget import BudgetPlan, budget_share, largest_remainder
-from page_bench.evictors.base.selection import top_k_members
+from page_bench.evictors.base.selection import top_k_members, top_k_of_all
 from page_bench.inputs.errors import UsageError
 
 
@@ -56,8 +55,7 @@ class AdaKV(Wrapper):
     normalise: bool = False
 
     def __post_init__(self) -> None:
-        if self.floor_alpha is not None:
-            check_option("floor_alpha", self.floor_alpha, at_least=0, at_most=1)
+        self.check_options("floor_alpha", at_least=0, at_most=1)
 
     def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
         form = self.resolved("head")
@@ -73,12 +71,9 @@ class AdaKV(Wrapper):
         return torch.stack(shares) + plan.n_protected
 
     def _shares(self, scores: Tensor, total: int, n_protected: int) -> Tensor:
-        """Free entries per head, int64 `[H_kv]` on the CPU, summing to `total`.
+        """Free entries per head, int64 `[H_kv]` on the CPU, summing to `total`, those of the layer.
 
-        Args:
-            scores: fp32 `[H_kv, M]`, of the positions that compete.
-            total: free entries of the layer.
-            n_protected: positions that each head keeps besides.
+        Scores are fp32 `[H_kv, M]`, of the positions that compete.
         """
         heads, alpha = len(scores), self.floor_alpha
         assert alpha is not None
@@ -86,7 +81,7 @@ class AdaKV(Wrapper):
         if self.normalise:
             scores = _weighed_by_best(scores, total)
         if self.allocation == "adakv":
-            counts = _best_of_all(scores, total).sum(-1).cpu().double()
+            counts = top_k_of_all(scores, total).sum(-1).cpu().double()
             return largest_remainder((1 - alpha) * counts + alpha * total / heads, total)
         if self.allocation == "kvpress":
             floor = max(budget_share(alpha, mean + n_protected) - n_protected, 0)
@@ -94,24 +89,13 @@ class AdaKV(Wrapper):
             floor = budget_share(alpha, mean)
         certain = top_k_members(scores, floor)
         rest = scores.masked_fill(certain, -torch.inf)
-        return floor + _best_of_all(rest, total - heads * floor).sum(-1).cpu()
-
-
-def _best_of_all(scores: Tensor, k: int) -> Tensor:
-    """Mark the k best of `scores` `[H_kv, M]`, all heads together."""
-    heads, positions = scores.shape
-    # Positions outermost, so that ties go to the lower position whichever head it is in.
-    return top_k_members(scores.T.reshape(-1), k).view(positions, heads).T
+        return floor + top_k_of_all(rest, total - heads * floor).sum(-1).cpu()
 
 
 def _weighed_by_best(scores: Tensor, total: int) -> Tensor:
     """Scores `[H_kv, M]` times the part of a head's sum that its best hold; 1 if the sum is 0.
 
     Positions that are always kept count neither among a head's entries nor among its best.
-
-    Args:
-        scores: fp32 `[H_kv, M]`, of the positions that compete.
-        total: free entries of the layer.
     """
     if bool((scores < 0).any()):
         raise UsageError(

@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import Evictor, LayerView, Need
 from page_bench.evictors.base.precision import double
 
@@ -63,9 +62,7 @@ class CapKV(Evictor):
     n_sink: int | None = None
 
     def __post_init__(self) -> None:
-        check_option("temperature", self.temperature, at_least=0)
-        if self.n_sink is not None:
-            check_option("n_sink", self.n_sink, at_least=0)
+        self.check_options("temperature", "n_sink", at_least=0)
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         if self.variant is None or self.n_sink is None:
@@ -121,15 +118,9 @@ def _say_capped() -> None:
 
 
 def _leverage(values: Tensor, weights: Tensor, shift: float) -> Tensor:
-    """w·vᵀA⁻¹v per position, A = I + Σ (w + shift)·v·vᵀ.
+    """w·vᵀA⁻¹v per position, A = I + Σ (w + shift)·v·vᵀ: fp64 `[n]`, each in [0, 1).
 
-    Args:
-        values: fp64 `[n, d_v]`.
-        weights: fp64 `[n]`, not negative.
-        shift: added to the weights inside A.
-
-    Returns:
-        fp64 `[n]`, each in [0, 1).
+    Values are fp64 `[n, d_v]`, weights fp64 `[n]` and not negative.
     """
     identity = torch.eye(values.shape[1], dtype=values.dtype, device=values.device)
     scaled = values * (weights + shift).sqrt()[:, None]

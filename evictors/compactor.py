@@ -1,7 +1,7 @@
 """Compactor (arXiv 2507.08143): leverage of the keys, plus attention within tiles of the prompt.
 
-As its authors published it in kvpress, save that positions which only fill up the last tile take
-no attention here.
+As its authors published it in kvpress, but positions that only fill up the last tile take no
+attention here.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from page_bench.evictors._checks import check_option
-from page_bench.evictors._group import over_group
-from page_bench.evictors._leverage import MAX_SEED, layer_seed, leverage, standardised
 from page_bench.evictors.base import Evictor, LayerView, Need
+from page_bench.evictors.leverage import MAX_SEED, layer_seed, leverage, standardised
 
 _ALL_ROWS = 2**31 - 1
 """More query rows than any prompt has: queries of all positions are recorded."""
@@ -54,13 +52,9 @@ class Compactor(Evictor):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_option("n_sink", self.n_sink, at_least=0)
-        check_option("n_recent", self.n_recent, at_least=0)
-        check_option("chunk_size", self.chunk_size, at_least=1)
-        check_option("sketch_size", self.sketch_size, at_least=1)
-        check_option("seed", self.seed, at_least=0, at_most=MAX_SEED)
-        if self.blending is not None:
-            check_option("blending", self.blending, at_least=0)
+        self.check_options("n_sink", "n_recent", "blending", at_least=0)
+        self.check_options("chunk_size", "sketch_size", at_least=1)
+        self.check_options("seed", at_least=0, at_most=MAX_SEED)
 
     @property
     def query_rows(self) -> int:
@@ -102,22 +96,12 @@ class Compactor(Evictor):
             strict=True,
         )
         sums = torch.cat([_received(*tile, scaling) for tile in tiles], dim=1)
-        received = over_group(sums, layer.n_kv_heads, "mean")
-        weighted = received * layer.values[:, middle].float().norm(dim=-1)
+        weighted = layer.per_kv_head(sums) * layer.values[:, middle].float().norm(dim=-1)
         return standardised(F.avg_pool1d(weighted, kernel_size=3, stride=1, padding=1))
 
 
 def _received(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
-    """Attention that each key of a tile gets from all its queries.
-
-    Args:
-        queries: `[H, n, d]`.
-        keys: `[H_kv, n, d]`.
-        scaling: factor of the logits.
-
-    Returns:
-        fp32 `[H, n]`.
-    """
+    """Attention, fp32 `[H, n]`, that each key of a tile gets from all its queries `[H, n, d]`."""
     grouped = torch.unflatten(queries.float(), 0, (len(keys), -1))
     logits = grouped @ keys.float().mT[:, None] * scaling
     return logits.softmax(-1).sum(-2).flatten(0, 1)

@@ -12,7 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import LayerView, Need, Wrapper
 from page_bench.evictors.base.budget import BudgetPlan, budget_share
 from page_bench.evictors.base.causal import block_bytes
@@ -39,8 +38,8 @@ class CriticalKV(Wrapper):
     epsilon: float = 1e-4
 
     def __post_init__(self) -> None:
-        check_option("first_stage", self.first_stage, at_least=0, at_most=1)
-        check_option("epsilon", self.epsilon, at_least=0)
+        self.check_options("first_stage", at_least=0, at_most=1)
+        self.check_options("epsilon", at_least=0)
         object.__setattr__(self, "base", self.base.without_value_norms())
 
     def factor(self, layer: LayerView) -> Tensor:

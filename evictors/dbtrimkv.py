@@ -8,11 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.evictors._checks import check_option
 from page_bench.evictors._retention import RetentionEvictor
 from page_bench.evictors.base import Granularity
 from page_bench.evictors.base.budget import BudgetPlan, share_out
-from page_bench.evictors.base.selection import top_k_members
+from page_bench.evictors.base.selection import top_k_members, top_k_of_all
 from page_bench.inputs.errors import UsageError
 
 
@@ -40,7 +39,7 @@ class DBTrimKV(RetentionEvictor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_option("min_tokens_per_head", self.min_tokens_per_head, at_least=0)
+        self.check_options("min_tokens_per_head", at_least=0)
 
     def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
         if self.min_tokens_per_head > plan.n_keep:
@@ -56,9 +55,8 @@ class DBTrimKV(RetentionEvictor):
         entries = scores[..., plan.n_sink : plan.prompt_tokens - plan.recent].flatten(0, 1)
         if contested < entries.shape[-1]:
             entries = entries.masked_fill(~top_k_members(entries, contested), -torch.inf)
-        # Positions outermost, so that ties go to the lower position whichever head it is in.
-        won = top_k_members(entries.T.flatten(), rows * (plan.n_keep - floor))
-        counts = won.view(-1, rows).sum(0).view(plan.n_layers, plan.n_kv_heads).cpu()
+        won = top_k_of_all(entries, rows * (plan.n_keep - floor))
+        counts = won.sum(-1).view(plan.n_layers, plan.n_kv_heads).cpu()
         if plan.granularity == "layer":
             free = plan.n_layers * (plan.n_keep - floor)
             shares = share_out(counts.sum(-1).double(), free, 0, contested)

@@ -15,8 +15,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.evictors._checks import check_option
-from page_bench.evictors._window import WindowAttention
 from page_bench.evictors.base import Granularity
 from page_bench.evictors.base.budget import (
     BudgetPlan,
@@ -25,18 +23,19 @@ from page_bench.evictors.base.budget import (
     shares_within,
 )
 from page_bench.evictors.base.precision import double
-from page_bench.evictors.base.selection import top_k_members
+from page_bench.evictors.base.selection import top_k_members, top_k_of_all
+from page_bench.evictors.snapkv import SnapKV
 from page_bench.inputs.errors import UsageError
 
 
 @dataclass(frozen=True)
-class DynamicKV(WindowAttention):
+class DynamicKV(SnapKV):
     """Keeps what the last w query rows attend to, more of it where a layer's scores are higher.
 
     All KV heads of a layer keep equally many. Neither protected positions nor those of the window
     in `published` compete; at equal scores the lower position goes first, then the lower layer.
 
-    Attributes: those of `WindowAttention`, and
+    Attributes: those of `SnapKV`, and
         max_ratio: `published`: a head enters the competition with this many times the mean
             number of free entries, 10.
         best: `paper`: the number of best positions whose part of the layer's attention counts, 64,
@@ -64,11 +63,8 @@ class DynamicKV(WindowAttention):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("max_ratio", "best"):
-            if getattr(self, option) is not None:
-                check_option(option, getattr(self, option), at_least=1)
-        if self.floor is not None:
-            check_option("floor", self.floor, at_least=0, at_most=1)
+        self.check_options("max_ratio", "best", at_least=1)
+        self.check_options("floor", at_least=0, at_most=1)
 
     def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
         form = self.resolved("head")
@@ -85,9 +81,7 @@ class DynamicKV(WindowAttention):
     def _by_competition(self, scores: Tensor, mean: int) -> Tensor:
         """Free entries per head of each layer, int64 `[L]`: 1/H_kv of the layer's best.
 
-        Args:
-            scores: fp32 `[L, H_kv, M]`, of the positions that compete.
-            mean: free entries per head on average.
+        Scores are fp32 `[L, H_kv, M]`, of the positions that compete; `mean` is the average count.
         """
         layers, heads, positions = scores.shape
         assert self.max_ratio is not None
@@ -95,18 +89,13 @@ class DynamicKV(WindowAttention):
         free = self.max_ratio * max(mean - certain, 0)
         entered = top_k_members(scores, min(free + certain, positions))
         entries = scores.masked_fill(~entered, -torch.inf)
-        # Positions outermost, so that ties go to the lower position whichever layer it is in.
-        members = top_k_members(entries.permute(2, 0, 1).reshape(-1), layers * heads * mean)
-        counts = members.view(positions, layers, heads).sum((0, 2))
+        counts = top_k_of_all(entries, layers * heads * mean).sum((1, 2))
         return largest_remainder(counts.cpu().double() / heads, layers * mean)
 
     def _by_need(self, scores: Tensor, mean: int, most: int) -> Tensor:
-        """Free entries per head of each layer, int64 `[L]`: a floor, the rest by need.
+        """Free entries per head of each layer, int64 `[L]`: a floor, the rest by need; `most` each.
 
-        Args:
-            scores: fp32 `[L, H_kv, T]`, of all positions.
-            mean: free entries per head on average.
-            most: free entries that a head can have.
+        Scores are fp32 `[L, H_kv, T]`, of all positions.
         """
         assert self.best is not None
         assert self.floor is not None
@@ -130,16 +119,8 @@ class DynamicKV(WindowAttention):
 def _to_the_nearest(need: Tensor, total: int, most: int) -> Tensor:
     """Whole counts in proportion to needs that sum exactly to a total, as the PAGE paper rounds.
 
-    Each share goes to the nearest whole number. What is then missing the neediest layers get, one
-    each, and what is too much the least needy ones give.
-
-    Args:
-        need: fp64 `[L]`, not negative.
-        total: sum of the counts.
-        most: largest count.
-
-    Returns:
-        int64 `[L]` on the CPU; of equal needs the earlier one comes first.
+    Each share goes to the nearest whole number. The neediest layers then get what is missing, one
+    each, and the least needy ones give what is too much; of equal needs the earlier comes first.
     """
     shares = shares_within(need.cpu(), total, 0, most)
     counts = shares.round().long()

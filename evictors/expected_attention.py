@@ -1,4 +1,4 @@
-"""Expected attention (arXiv 2510.00636): what queries to come will attend to, from those seen.
+"""Expected attention (arXiv 2510.00636): attention of queries to come, estimated from those seen.
 
 Queries before the rotation are taken as normally distributed and rotated to the positions after
 the prompt; the attention logit's mean and variance then give the expected weight of each key.
@@ -14,8 +14,6 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from page_bench.evictors._checks import check_option
-from page_bench.evictors._group import over_group
 from page_bench.evictors.base import Evictor, Granularity, LayerView, Need
 
 
@@ -43,8 +41,7 @@ class ExpectedAttention(Evictor):
     use_vnorm: bool | None = None
 
     def __post_init__(self) -> None:
-        check_option("n_sink", self.n_sink, at_least=0)
-        check_option("epsilon", self.epsilon, at_least=0)
+        self.check_options("n_sink", "epsilon", at_least=0)
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         sinks = min(self.n_sink, layer.prompt_tokens)
@@ -70,7 +67,7 @@ class ExpectedAttention(Evictor):
         expected = torch.stack(
             [self._expected_logits(head, keys[j // group], layer) for j, head in enumerate(queries)]
         )
-        attention = over_group(expected.softmax(-1), layer.n_kv_heads, "mean")
+        attention = layer.per_kv_head(expected.softmax(-1))
         if self.use_vnorm is False:
             return attention
         return (attention + self.epsilon) * layer.values[:, sinks:].float().norm(dim=-1)

@@ -14,8 +14,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from page_bench.evictors._group import Reduction, over_group
 from page_bench.evictors.base import Evictor, LayerView, Need
+from page_bench.evictors.base.layer_view import Reduction
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class H2O(Evictor):
             mass = mass / torch.arange(length, 0, -1, device=mass.device)
         elif self.variant != "published":
             mass = mass / length
-        scores = over_group(mass, layer.n_kv_heads, self.reduction)
+        scores = layer.per_kv_head(mass, self.reduction)
         if self.variant == "published":
             if n_keep is None:
                 raise ValueError("h2o halves the count it may keep: call score with n_keep")

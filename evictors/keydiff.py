@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import Evictor, LayerView, Need
 from page_bench.evictors.base.selection import top_k_members
 
@@ -46,7 +45,7 @@ class KeyDiff(Evictor):
     block: int = 0
 
     def __post_init__(self) -> None:
-        check_option("block", self.block, at_least=0)
+        self.check_options("block", at_least=0)
 
     @property
     def reads_budget(self) -> bool:

@@ -9,7 +9,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import Evictor, LayerView, Need
 from page_bench.evictors.base.budget import BudgetPlan, share_out
 from page_bench.inputs.errors import UsageError
@@ -33,7 +32,7 @@ class Knorm(Evictor):
     skip_layers: int = 0
 
     def __post_init__(self) -> None:
-        check_option("skip_layers", self.skip_layers, at_least=0)
+        self.check_options("skip_layers", at_least=0)
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         return -layer.keys.float().norm(dim=-1)

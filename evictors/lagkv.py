@@ -12,7 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import Evictor, LayerView, Need
 
 _SMALLEST_RANGE = 1e-6
@@ -47,8 +46,8 @@ class LagKV(Evictor):
     ranked: bool = True
 
     def __post_init__(self) -> None:
-        check_option("n_sink", self.n_sink, at_least=0)
-        check_option("lag", self.lag, at_least=1)
+        self.check_options("n_sink", at_least=0)
+        self.check_options("lag", at_least=1)
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         length, heads = layer.prompt_tokens, layer.n_kv_heads
@@ -79,13 +78,7 @@ def _ranked(scores: Tensor) -> Tensor:
     """Rank of each score in its partition over the partition's size, equal ranks told apart.
 
     Where scores of a partition are equal, the lower position ranks higher. A rank is raised by the
-    share of partitions whose score of that rank is lower.
-
-    Args:
-        scores: fp32 `[H_kv, P, lag]`.
-
-    Returns:
-        fp32 `[H_kv, P, lag]`, each in [0, 1).
+    share of partitions whose score of that rank is lower. fp32 `[H_kv, P, lag]`, each in [0, 1).
     """
     partitions, lag = scores.shape[1:]
     best = scores.sort(dim=-1, descending=True, stable=True)
@@ -98,11 +91,7 @@ def _ranked(scores: Tensor) -> Tensor:
 def _standing_out(states: Tensor) -> Tensor:
     """Softmax, within each partition, of how far channels lie apart in the next one's ranges.
 
-    Args:
-        states: fp32 `[H_kv, P, lag, d]`, in P partitions.
-
-    Returns:
-        fp32 `[H_kv, P - 1, lag]`; the last partition has none after it.
+    From `[H_kv, P, lag, d]` to `[H_kv, P - 1, lag]`: the last partition has none after it.
     """
     following = states[:, 1:]
     low = following.amin(2, keepdim=True)

@@ -12,7 +12,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from page_bench.evictors._checks import check_option
 from page_bench.evictors.base import Evictor, LayerView, Need
 
 
@@ -34,7 +33,7 @@ class ManifoldKV(Evictor):
     centroid_window: int = 0
 
     def __post_init__(self) -> None:
-        check_option("centroid_window", self.centroid_window, at_least=0)
+        self.check_options("centroid_window", at_least=0)
 
     @property
     def all_needs(self) -> frozenset[Need]:

@@ -17,18 +17,17 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from page_bench.evictors._checks import check_option
-from page_bench.evictors._window import WindowAttention
 from page_bench.evictors.base import Granularity, LayerView
 from page_bench.evictors.base.budget import BudgetPlan, largest_remainder, share_out
+from page_bench.evictors.snapkv import SnapKV
 from page_bench.inputs.errors import UsageError
 
 
 @dataclass(frozen=True)
-class PyramidKV(WindowAttention):
+class PyramidKV(SnapKV):
     """Keeps what the last w query rows attend to, more of it in lower layers.
 
-    Attributes: those of `WindowAttention`, and
+    Attributes: those of `SnapKV`, and
         bottom: `paper`: weight of the first layer, 2.
         top: `paper`: weight of the last layer, 0.5; the layers between lie on a line.
         beta: `published`: with B positions per layer on average besides those that are always
@@ -47,12 +46,9 @@ class PyramidKV(WindowAttention):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("bottom", "top"):
-            if getattr(self, option) is not None:
-                check_option(option, getattr(self, option), above=0)
-        if self.beta is not None:
-            # At 1 all layers keep equally many; below, the pyramid would stand on its head.
-            check_option("beta", self.beta, at_least=1)
+        self.check_options("bottom", "top", above=0)
+        # At 1 all layers keep equally many; below, the pyramid would be upside down.
+        self.check_options("beta", at_least=1)
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         scores = super().score(layer, n_keep)
@@ -67,12 +63,10 @@ class PyramidKV(WindowAttention):
         if form.variant == "published":
             counts = form._pyramid(scores, plan)
         else:
-            places = range(plan.n_layers)
-            weights = torch.tensor(
-                [form.weight(i, plan.n_layers) for i in places], dtype=torch.float64
-            )
+            weights = [form.weight(i, plan.n_layers) for i in range(plan.n_layers)]
+            shares = torch.tensor(weights, dtype=torch.float64)
             total = plan.n_layers * plan.n_keep
-            counts = share_out(weights, total, plan.n_protected, plan.prompt_tokens)
+            counts = share_out(shares, total, plan.n_protected, plan.prompt_tokens)
         return counts[:, None].repeat(1, plan.n_kv_heads)
 
     def _pyramid(self, scores: Tensor, plan: BudgetPlan) -> Tensor:

@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from page_bench.evictors._checks import check_option
 from page_bench.evictors._retention import RetentionEvictor
 from page_bench.evictors.base import LayerView
 
@@ -27,7 +26,7 @@ class TrimKV(RetentionEvictor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_option("sliding_window_size", self.sliding_window_size, at_least=0)
+        self.check_options("sliding_window_size", at_least=0)
 
     def score(self, layer: LayerView, n_keep: int | None = None) -> Tensor:
         scores = super().score(layer, n_keep)

@@ -1,6 +1,7 @@
-"""Rows of local files, which are opened by their very names: `datasets` takes names for patterns.
+"""Rows of local files, opened by their exact names.
 
-To it the folder `run[1]` is the folder `run1`, and what looks like a URL is one.
+`datasets` takes names for patterns: to it the folder `run[1]` is the folder `run1`, and a name that
+looks like a URL is one.
 """
 
 from __future__ import annotations
@@ -16,26 +17,21 @@ from page_bench.inputs import json_text
 
 SUFFIXES = (".jsonl", ".parquet")
 
-Stamp = tuple[int, int]
 
-
-def stamps(files: Sequence[Path]) -> tuple[Stamp, ...]:
-    """Change with what is in the files, as far as size and time tell."""
-    found = (file.stat() for file in files)
-    return tuple((stat.st_size, stat.st_mtime_ns) for stat in found)
-
-
-@lru_cache(maxsize=1)  # a group asks for the same files once per task
-def table_of(files: tuple[Path, ...], _: tuple[Stamp, ...]) -> Dataset:
-    """All rows of files of one kind, in memory.
-
-    Args:
-        files: parquet or JSON lines; their rows' fields have one type each.
-        _: see `stamps`.
+def table_of(files: Sequence[Path]) -> Dataset:
+    """All rows of files of one kind, parquet or JSON lines, in memory.
 
     Raises:
         Exception: of many types, as their readers raise them; a message names no file.
     """
+    found = [(file, file.stat()) for file in files]
+    return _table_of(tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in found))
+
+
+@lru_cache(maxsize=1)  # a group asks for the same files once per task
+def _table_of(stamped: tuple[tuple[Path, int, int], ...]) -> Dataset:
+    """The same; files changed meanwhile have another size or time."""
+    files = [file for file, _, _ in stamped]
     if files[0].suffix == ".parquet":
         return concatenate_datasets([_parquet(file) for file in files])
     rows = [row for file in files for row in json_lines(file)]
@@ -49,12 +45,7 @@ def rows_in(file: Path) -> Sequence[dict[str, Any]]:
 
 
 def json_lines(file: Path) -> list[dict[str, Any]]:
-    """The objects of a file with one per line.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: a line is no object in JSON; the message names it.
-    """
+    """The objects of a file with one per line; ValueError: a line is none."""
     rows = []
     for number, row in json_text.lines(file, nan=True):
         if not isinstance(row, dict):

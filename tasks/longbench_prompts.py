@@ -1,20 +1,20 @@
-"""LongBench's prompts: their parts, and how they are cut to length.
+"""LongBench's prompts: their parts, and the cut to length.
 
 The templates are not here. A row of the Hub's `Xnhyacinth/LongBench` carries its own: the
-instruction stands in `context`, "Question:" in `question`, and `answer_prefix` beside them. lm-eval
-0.4.13 puts its template around such a row a second time. A row of the original data
-(`context`, `input`) has none, and gets lm-eval's, with the white space that it lost put back.
+instruction in `context`, "Question:" in `question`, and `answer_prefix` beside them. lm-eval 0.4.13
+puts its template around such a row a second time. A row of the original data (`context`, `input`)
+has none, and gets lm-eval's, with the white space that it lost put back.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import lm_eval
 import yaml
 
 from page_bench.inputs.errors import UsageError
@@ -27,7 +27,7 @@ _BLANK_LINE = ("triviaqa", "samsum")
 
 
 @dataclass(frozen=True)
-class Parts:
+class PromptParts:
     """A prompt in three pieces, which follow each other without anything between.
 
     Attributes:
@@ -54,13 +54,9 @@ class Parts:
 
 @dataclass(frozen=True)
 class Cut:
-    """A prompt within its limit.
+    """A prompt within its limit, which begins with what is left of its context.
 
-    Attributes:
-        prompt: the text, which begins with `context`.
-        context: what is left of the context.
-        tokens: tokens before the cut; None where they were not counted.
-        cut_tokens: tokens that are gone.
+    `tokens` counts those before the cut, None where nobody counted; `cut_tokens` those gone.
     """
 
     prompt: str
@@ -73,13 +69,10 @@ class Cut:
 def template_of(subset: str) -> str:
     """A subset's template, with {{context}} and, if it has one, {{question}}.
 
-    Read from the installed lm-eval; white space as in LongBench.
-
-    Raises:
-        UsageError: the installed lm-eval has no such template.
+    Read from the installed lm-eval; white space as in LongBench. UsageError: there is none.
     """
     base = subset.removesuffix("_e")
-    file = _lm_eval_folder() / "tasks" / "longbench" / f"{base}.yaml"
+    file = Path(lm_eval.__file__).parent / "tasks" / "longbench" / f"{base}.yaml"
     try:
         template = yaml.load(file.read_text(encoding="utf-8"), _Loader)["doc_to_text"]
         head, rest = template.split(_CONTEXT)
@@ -94,7 +87,7 @@ def template_of(subset: str) -> str:
     return f"{head}{_CONTEXT}{rest.rstrip() + ending if ending else rest}"
 
 
-def parts_of(row: Mapping[str, Any], template: str) -> Parts:
+def parts_of(row: Mapping[str, Any], template: str) -> PromptParts:
     """The parts of a row's prompt; the same for a row with and without its own template.
 
     Args:
@@ -108,31 +101,30 @@ def parts_of(row: Mapping[str, Any], template: str) -> Parts:
     context = row["context"]
     question = row["question"] if "question" in row else row["input"]
     if context.startswith(head):
-        return _own_parts(row, question)
+        if row.get("answer_prefix") is None:
+            raise UsageError(
+                "a LongBench row has its instruction in `context`, but no field `answer_prefix`: "
+                "take the rows as they are on the Hub (Xnhyacinth/LongBench), or the original ones."
+            )
+        return PromptParts(context, question, row["answer_prefix"])
     if _QUESTION not in rest:  # the instruction after the context takes the question's place
         start = len(rest) - len(rest.lstrip("\n"))
         before, prefix = _last_line(rest[start:])
-        return Parts(head + context + rest[:start], before, prefix)
+        return PromptParts(head + context + rest[:start], before, prefix)
     between, tail = rest.split(_QUESTION)
     start = between.rfind("\n") + 1
     context, question = head + context + between[:start], between[start:] + question
     if tail:
         before, prefix = _last_line(tail)
-        return Parts(context, question + before, prefix)
-    return Parts(context, *_last_line(question))
+        return PromptParts(context, question + before, prefix)
+    return PromptParts(context, *_last_line(question))
 
 
 def cut_middle(context: str, question: str, tokenizer: Any, longest: int) -> Cut:
     """Keep the first and the last half of a prompt's tokens, as LongBench does.
 
-    Args:
-        context: the prompt's beginning.
-        question: its end, answer prefix included.
-        tokenizer: one that knows where its tokens stand in the text ("fast").
-        longest: tokens, BOS included; an odd limit loses one, as in LongBench.
-
-    Raises:
-        UsageError: a tokenizer of another kind.
+    `longest` counts the BOS; an odd limit loses one, as in LongBench. UsageError: the tokenizer is
+    no fast one, which knows where its tokens are in the text.
     """
     prompt = context + question
     ends = _token_ends(prompt, tokenizer)
@@ -153,15 +145,6 @@ def cut_right(context: str, question: str, tokenizer: Any, longest: int) -> Cut:
     return Cut(kept + question, kept, len(ends), max(0, len(ends) - longest))
 
 
-def _own_parts(row: Mapping[str, Any], question: str) -> Parts:
-    if row.get("answer_prefix") is None:
-        raise UsageError(
-            "a LongBench row has its instruction in `context`, but no field `answer_prefix`: take "
-            "the rows as they are on the Hub (Xnhyacinth/LongBench), or the original ones."
-        )
-    return Parts(row["context"], question, row["answer_prefix"])
-
-
 def _last_line(text: str) -> tuple[str, str]:
     """A text in two: up to its last line that is not blank, and the rest."""
     start = text.rstrip().rfind("\n") + 1
@@ -173,17 +156,10 @@ def _token_ends(text: str, tokenizer: Any) -> list[int]:
     if not tokenizer.is_fast:
         raise UsageError(
             f"LongBench's prompts cannot be cut with {type(tokenizer).__name__}, which does not "
-            "tell where a token stands in the text: name a tokenizer that transformers loads as a "
+            "tell where a token is in the text: name a tokenizer that transformers loads as a "
             "fast one with --metadata '{\"tokenizer\": NAME}'."
         )
     return [end for _, end in tokenizer(text, return_offsets_mapping=True).offset_mapping]
-
-
-def _lm_eval_folder() -> Path:
-    spec = importlib.util.find_spec("lm_eval")
-    if spec is None or not spec.submodule_search_locations:
-        raise UsageError("lm-eval is not installed: run `pip install 'lm-eval[hf]'`.")
-    return Path(spec.submodule_search_locations[0])
 
 
 class _Loader(yaml.SafeLoader):

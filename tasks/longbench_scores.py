@@ -1,10 +1,10 @@
 """LongBench's nine metrics, each in [0, 1].
 
-Written anew after LongBench: lm-eval's functions are equal but for what follows, and importing them
-needs the package fuzzywuzzy, which is under the GPL. Three things there are not as in LongBench:
+Written anew after LongBench: importing lm-eval's functions needs the package fuzzywuzzy, which is
+under the GPL. They are equal but for three things, which differ from LongBench there:
 
 - Code similarity: lm-eval looks at the first line that is not blank, LongBench at the first line
-  after any newlines, be it blank. And the ratio of fuzzywuzzy is another number where
+  after any newlines, even a blank one. And the ratio of fuzzywuzzy is another number where
   python-Levenshtein is installed; LongBench's was difflib's.
 - ROUGE-L: the package recurses once per word and lm-eval scores the error 0. Chinese texts, which
   have no "." to be split at, are long enough for that.
@@ -117,17 +117,11 @@ def code_similarity(answer: str, reference: str, classes: Sequence[str] = ()) ->
     return round(100 * SequenceMatcher(None, code, reference).ratio()) / 100
 
 
-METRICS: dict[str, Metric] = {
-    "qa_f1": qa_f1,
-    "qa_f1_zh": qa_f1_zh,
-    "rouge_l": rouge_l,
-    "rouge_l_zh": rouge_l_zh,
-    "classification": classification,
-    "count": count,
-    "retrieval": retrieval,
-    "retrieval_zh": retrieval_zh,
-    "code_similarity": code_similarity,
-}
+_ALL = (
+    *(qa_f1, qa_f1_zh, rouge_l, rouge_l_zh, classification, count, retrieval, retrieval_zh),
+    code_similarity,
+)
+METRICS: dict[str, Metric] = {metric.__name__: metric for metric in _ALL}
 
 
 def best(metric: str, answer: str, references: Sequence[str], classes: Sequence[str] = ()) -> float:
@@ -136,7 +130,7 @@ def best(metric: str, answer: str, references: Sequence[str], classes: Sequence[
 
 
 def contains_any(answer: str, references: Sequence[str]) -> float:
-    """1.0 if a reference that is not blank stands in the answer, letter case aside; else 0.0."""
+    """1.0 if the answer contains a reference that is not blank, letter case aside; else 0.0."""
     return float(any(scorers.contains(answer, ref) for ref in references if ref.strip()))
 
 
@@ -153,18 +147,19 @@ def score(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
         which on some subsets is its first line; but under the protocol `page` `correct` looks at
         all of it.
     """
-    return scorers.over_answers(results, lambda answer: _scored(doc, answer))
+    rules = rules_of(doc["subset"])
 
+    def scored(answer: str) -> dict[str, float]:
+        read = str(answer)
+        if doc["protocol"] == "kvpress":
+            read = read.lstrip()
+        if rules.first_line:
+            read = read.lstrip("\n").split("\n")[0]
+        worth = best(rules.metric, read, doc["answers"], doc["all_classes"])
+        seen = str(answer) if doc["protocol"] == "page" else read
+        return scorers.report(answer, worth, contains_any(seen, doc["answers"]))
 
-def _scored(doc: Mapping[str, Any], answer: str) -> dict[str, float]:
-    rules, read = rules_of(doc["subset"]), str(answer)
-    if doc["protocol"] == "kvpress":
-        read = read.lstrip()
-    if rules.first_line:
-        read = read.lstrip("\n").split("\n")[0]
-    worth = best(rules.metric, read, doc["answers"], doc["all_classes"])
-    seen = str(answer) if doc["protocol"] == "page" else read
-    return scorers.report(answer, worth, contains_any(seen, doc["answers"]))
+    return scorers.over_answers(results, scored)
 
 
 def _f1(answer: Sequence[str], reference: Sequence[str]) -> float:
@@ -184,7 +179,7 @@ def _rouge() -> Any:
 
 @cache
 def _jieba() -> Any:
-    # Imported late: it reads its dictionary, and tells of that.
+    # Imported late: it reads its dictionary, and says so.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import jieba
@@ -195,8 +190,7 @@ def _jieba() -> Any:
 
 def _chinese(text: str) -> list[str]:
     """Words of a Chinese text."""
-    words: list[str] = _jieba().lcut(text, cut_all=False)
-    return words
+    return list(_jieba().lcut(text, cut_all=False))
 
 
 @contextmanager

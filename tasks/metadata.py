@@ -1,4 +1,4 @@
-"""The names of what page tasks read from a run's metadata."""
+"""Values that page tasks read from a run's metadata, checked."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ _NEAR = 0.75
 
 
 def check_names(metadata: Mapping[str, Any]) -> None:
-    """Refuse a key that is almost one of `NAMES`: it would be passed over without a word.
+    """Raise UsageError for a key that is almost one of `NAMES`, which no task would read.
 
     Others cannot be told from model arguments, which lm-eval hands to tasks as well.
-
-    Raises:
-        UsageError: such a key.
     """
     for given in metadata:
         near = difflib.get_close_matches(
@@ -37,15 +34,43 @@ def check_names(metadata: Mapping[str, Any]) -> None:
             )
 
 
-def check_path(metadata: Mapping[str, Any], name: str) -> str | None:
-    """The path or name of a data set that the metadata gives; None for none.
-
-    Raises:
-        UsageError: it is no text, or an empty one.
-    """
+def path_in(metadata: Mapping[str, Any], name: str) -> str | None:
+    """The path or name of a data set; None for none, UsageError for what is no text or empty."""
     value = metadata.get(name)
     if value is None:
         return None
     if not isinstance(value, str) or not value:
         raise UsageError(f"{name}={value!r} is not a path; give one, or leave it out.")
     return value
+
+
+def number_in(
+    metadata: Mapping[str, Any], name: str, at_least: int = 1, at_most: int | None = None
+) -> int | None:
+    """A whole number; None for none, UsageError for anything else or one out of bounds."""
+    value = metadata.get(name)
+    if value is None:
+        return None
+    from page_bench.config import check_integer  # loads torch
+
+    check_integer(name, value, at_least)
+    if at_most is not None and value > at_most:
+        raise UsageError(f"{name}={value} is not possible; give at most {at_most:,}.")
+    return int(value)
+
+
+def protocol_in(metadata: Mapping[str, Any], choices: tuple[str, ...], benchmark: str) -> str:
+    """The protocol named under `protocol`, the first by default; UsageError for an unknown one."""
+    name = str(metadata.get("protocol", choices[0]))
+    if name not in choices:
+        near = difflib.get_close_matches(name, choices, n=1, cutoff=0.0)[0]
+        raise UsageError(
+            f"{benchmark} has no protocol {name!r}: choose one of {', '.join(choices)}, for "
+            f'example --metadata \'{{"protocol": "{near}"}}\'.'
+        )
+    return name
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its type."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -31,7 +31,7 @@ class WholeTask(ConfigurableTask):
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Make the documents, as the base class does.
 
-        That one tells of `--metadata` each time, by an example with a key that is not ours.
+        That one explains `--metadata` each time, by an example with a key that is not ours.
         """
         make = self.config.custom_dataset
         if make is None:
@@ -48,11 +48,7 @@ class WholeTask(ConfigurableTask):
         apply_chat_template: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """The prompt of one document; see the base class for the arguments.
-
-        Raises:
-            UsageError: the chat template leaves out a part of it.
-        """
+        """The prompt of one document; UsageError: the chat template leaves out a part of it."""
         if apply_chat_template and kwargs.get("chat_template") is not None:
             kwargs["chat_template"] = partial(self._rendered, doc, kwargs["chat_template"])
         return super().fewshot_context(
@@ -76,7 +72,7 @@ class WholeTask(ConfigurableTask):
         known = self.config.metadata or {}
         if is_folded and not known.get(FOLDED):
             _log.warning(
-                "The chat template shows no system message, so that of %s stands at the beginning "
+                "The chat template shows no system message, so that of %s is put at the beginning "
                 "of the user's turn.",
                 self.config.task,
             )
@@ -130,26 +126,17 @@ class PromptTask(WholeTask):
         num_fewshot: int,
         system_instruction: str | None = None,
         apply_chat_template: bool = False,
-        chat_template: Callable[..., str] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The prompt of one document; see the base class for the arguments."""
+        """The prompt of one document; see the base class."""
         if num_fewshot:
             raise UsageError(f"{self.config.task} has no examples to show; leave num_fewshot out.")
-        if apply_chat_template:
-            return super().fewshot_context(
-                doc,
-                num_fewshot,
-                system_instruction=system_instruction,
-                apply_chat_template=True,
-                chat_template=chat_template,
-                **kwargs,
-            )
-        before = f"{system_instruction}\n\n" if system_instruction else ""
-        if "protocol" in doc:
-            return before + protocols.plain_text(doc)
+        if not apply_chat_template:
+            system_instruction = f"{system_instruction}\n\n" if system_instruction else None
+            if "protocol" in doc:
+                return (system_instruction or "") + protocols.plain_text(doc)
         return super().fewshot_context(
-            doc, num_fewshot, system_instruction=before or None, **kwargs
+            doc, num_fewshot, system_instruction, apply_chat_template, **kwargs
         )
 
 

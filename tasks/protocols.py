@@ -1,4 +1,4 @@
-"""Protocols: which words of a sample stand where in the prompt.
+"""Protocols: the wording of a RULER sample's prompt.
 
 One row of RULER becomes three prompts that differ in a system message, in white space, and in
 whether the answer's beginning is the user's or the model's. Each such difference changes what a
@@ -15,18 +15,12 @@ model answers, so a prompt names its protocol:
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from page_bench.inputs.errors import UsageError
-
 PROTOCOLS = ("ruler", "page", "kvpress")
-DEFAULT = "ruler"
 PAGE_SYSTEM = "Answer the question concisely."
-
-
 _PAGE_ANSWER_TOKENS = 128
 
 
@@ -50,34 +44,20 @@ class Rendered:
     answer_prefix: str
 
 
-def protocol_of(metadata: Mapping[str, Any]) -> str:
-    """The protocol that a task's metadata asks for under the key `protocol`.
-
-    Raises:
-        UsageError: there is no protocol of that name.
-    """
-    name = metadata.get("protocol", DEFAULT)
-    if name not in PROTOCOLS:
-        near = difflib.get_close_matches(str(name), PROTOCOLS, n=1, cutoff=0.0)[0]
-        raise UsageError(
-            f"there is no protocol {name!r}: choose one of {', '.join(PROTOCOLS)}, for example "
-            f'--metadata \'{{"protocol": "{near}"}}\'.'
-        )
-    return str(name)
-
-
 def render(row: Mapping[str, Any], protocol: str) -> Rendered:
     """A row as the protocol words it.
 
     Args:
         row: `context`, `question`, `answer_prefix`. The space that RULER has between question and
-            answer prefix may stand at the end of the one or at the beginning of the other.
+            answer prefix may be at the end of the one or at the beginning of the other.
         protocol: one of `PROTOCOLS`.
 
     Raises:
         ValueError: there is no such protocol.
     """
-    context, question, prefix = _parts(row)
+    context, prefix = row["context"], row["answer_prefix"].lstrip(" ")
+    # What space is between them ends the question.
+    question = row["question"] + " " * (len(row["answer_prefix"]) - len(prefix))
     if protocol == "page":
         answer = f"\n{prefix}" if prefix else ""
         return Rendered(PAGE_SYSTEM, f"{context}\n\n{question}{answer}", "")
@@ -92,18 +72,23 @@ def render(row: Mapping[str, Any], protocol: str) -> Rendered:
 
 
 def plain_text(doc: Mapping[str, Any]) -> str:
-    """The whole prompt for a model without chat template.
-
-    Args:
-        doc: `protocol` and the fields of `Rendered`.
-    """
+    """The whole prompt without chat template, from `protocol` and the fields of `Rendered`."""
     system = f"{doc['system']}\n\n" if doc["system"] else ""
     newline = "\n" if doc["protocol"] == "kvpress" else ""
     return f"{system}{doc['prompt']}{newline}{doc['answer_prefix']}"
 
 
-def _parts(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Context, question and answer prefix; what space is between the last two ends the question."""
-    prefix = row["answer_prefix"].lstrip(" ")
-    space = row["answer_prefix"][: len(row["answer_prefix"]) - len(prefix)]
-    return row["context"], row["question"] + space, prefix
+def templated(rendered: Rendered, tokenizer: Any) -> str:
+    """The whole prompt in the tokenizer's chat template."""
+    from jinja2 import TemplateError
+
+    prefix = rendered.answer_prefix
+    turns = [{"role": "user", "content": rendered.prompt}]
+    if prefix:
+        turns.append({"role": "assistant", "content": prefix})
+    system = [{"role": "system", "content": rendered.system}] if rendered.system else []
+    options = {"add_generation_prompt": not prefix, "continue_final_message": bool(prefix)}
+    try:
+        return str(tokenizer.apply_chat_template(system + turns, tokenize=False, **options))
+    except TemplateError:  # some templates refuse a system message, and lm-eval drops it then
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, **options))

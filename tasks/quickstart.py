@@ -23,9 +23,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from page_bench.config import check_integer
 from page_bench.inputs.errors import UsageError
-from page_bench.tasks.metadata import check_names
+from page_bench.tasks.metadata import check_names, number_in
 from page_bench.tasks.tokenizer import tokenizer_of
 
 SAMPLES = 8
@@ -33,29 +32,16 @@ PROMPT_TOKENS = 1000
 MOST_TOKENS = 1_000_000
 
 _FILLER = (
-    "A light rain fell over the harbour.",
-    "Small boats came and went all day.",
-    "The market opened early and closed late.",
-    "Nobody was in a hurry.",
-    "The old clock struck the hour.",
-    "Children fed the birds near the bridge.",
-    "A dog slept in front of the bakery.",
-    "The wind turned to the north.",
-    "Somebody played an accordion by the fountain.",
-    "The ferry arrived on time.",
+    *("A light rain fell over the harbour.", "Small boats came and went all day."),
+    *("The market opened early and closed late.", "Nobody was in a hurry."),
+    *("The old clock struck the hour.", "Children fed the birds near the bridge."),
+    *("A dog slept in front of the bakery.", "The wind turned to the north."),
+    *("Somebody played an accordion by the fountain.", "The ferry arrived on time."),
 )
 _COLOURS = ("blue", "green", "silver", "crimson", "yellow", "purple", "orange", "black")
 _OBJECTS = (
-    "lantern",
-    "ladder",
-    "bicycle",
-    "kettle",
-    "compass",
-    "umbrella",
-    "violin",
-    "suitcase",
-    "telescope",
-    "hammock",
+    *("lantern", "ladder", "bicycle", "kettle", "compass", "umbrella", "violin", "suitcase"),
+    *("telescope", "hammock"),
 )
 _PEOPLE = ("captain", "teacher", "gardener", "doctor", "painter", "tailor", "judge", "pilot")
 _CITIES = ("Rome", "Paris", "Berlin", "Madrid", "Vienna", "Lisbon", "Oslo", "Dublin")
@@ -109,9 +95,6 @@ def build(
             or `pretrained` (left out: the default model) with their loading arguments, and
             `prompt_tokens`, the upper limit on a prompt's length without chat template.
 
-    Returns:
-        {"test": `SAMPLES` rows of prompt, answer_prefix, answers, match, depth, prompt_tokens}.
-
     Raises:
         UsageError: `prompt_tokens` is no whole number, or not even one sentence of filler fits into
             it; or the metadata has a protocol or a draw seed, which these prompts do not know.
@@ -123,10 +106,7 @@ def build(
                 f"page_quickstart has one wording and one order, so {name} changes nothing in it: "
                 "leave it out, or run page_quickstart by itself."
             )
-    limit = metadata.get("prompt_tokens", PROMPT_TOKENS)
-    check_integer("prompt_tokens", limit, at_least=1)
-    if limit > MOST_TOKENS:
-        raise UsageError(f"prompt_tokens={limit} is not possible; give at most {MOST_TOKENS:,}.")
+    limit = number_in(metadata, "prompt_tokens", at_most=MOST_TOKENS) or PROMPT_TOKENS
     tokenizer = tokenizer_of(metadata)
     rows = []
     for index in range(SAMPLES):

@@ -8,7 +8,7 @@ A local copy is named by the metadata key `ruler_data` or by the environment var
 `PAGE_BENCH_RULER`: a parquet or JSON-lines file, or a folder of such files at any depth. What a
 file holds is read from its path: a length (`4096/test.parquet`, `ruler-4096.jsonl`), and for rows
 without a column `task` also the task (`niah_single_1/validation.jsonl`). A file whose path names
-no length is taken to have the length that is asked for. What is hidden (`.name`) is passed over.
+no length is taken to have the length that is asked for. Hidden files (`.name`) are left out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from datasets import Dataset
 from page_bench.inputs.errors import UsageError
 from page_bench.inputs.user_path import user_path
 from page_bench.tasks import protocols
-from page_bench.tasks.local_rows import SUFFIXES, stamps, table_of
-from page_bench.tasks.metadata import check_names, check_path
+from page_bench.tasks.local_rows import SUFFIXES, table_of
+from page_bench.tasks.metadata import check_names, first_line, number_in, path_in, protocol_in
 
 HUB = "simonjegou/ruler"
 HUB_32K = "SaylorTwift/RULER-32768-Qwen2.5-3B-tokenizer"
@@ -59,12 +59,7 @@ class Rule:
 
 
 RULES: Mapping[str, Rule] = {
-    "niah_single_1": Rule(128),
-    "niah_single_2": Rule(128),
-    "niah_single_3": Rule(128),
-    "niah_multikey_1": Rule(128),
-    "niah_multikey_2": Rule(128),
-    "niah_multikey_3": Rule(128),
+    **{f"niah_{kind}_{n}": Rule(128) for kind in ("single", "multikey") for n in (1, 2, 3)},
     "niah_multivalue": Rule(128),
     "niah_multiquery": Rule(128, match_paper="any"),
     "vt": Rule(30),
@@ -93,16 +88,15 @@ def fixed(ruler_length: int, ruler_task: str, **metadata: Any) -> dict[str, Data
         UsageError: no data, or rows that are not RULER's.
     """
     check_names(metadata)
-    protocol = protocols.protocol_of(metadata)
-    source = check_path(metadata, METADATA_KEY) or os.environ.get(VARIABLE) or None
+    protocol = protocol_in(metadata, protocols.PROTOCOLS, "RULER")
+    source = path_in(metadata, METADATA_KEY) or os.environ.get(VARIABLE) or None
     table = _load(ruler_length, ruler_task, source)
     _check_columns(table.column_names)
-    seed = metadata.get("draw_seed")
+    seed = number_in(metadata, "draw_seed", at_least=0)
     if seed is not None:
-        table = table.shuffle(seed=_whole(seed))
+        table = table.shuffle(seed=seed)
     if "task" in table.column_names:
-        chosen = [i for i, task in enumerate(table["task"]) if task == ruler_task]
-        table = table.select(chosen)
+        table = table.select([i for i, task in enumerate(table["task"]) if task == ruler_task])
     if not len(table):
         raise UsageError(
             f"the data holds no rows of {ruler_task} at {ruler_length} tokens; name a copy that "
@@ -130,37 +124,33 @@ def doc_of(row: Mapping[str, Any], task: str, length: int, protocol: str) -> dic
         UsageError: a part of the prompt is no text; the answer's length is none; or the row has no
             reference, or one that is no text or blank, which almost every answer would contain.
     """
-    answers = row["answer"]
+    where = f"a row of {task} at {length} tokens"
+    answers, longest = row["answer"], row["max_new_tokens"]
     several = isinstance(answers, list | tuple) and len(answers) > 0
     if not several or not all(isinstance(text, str) and text.strip() for text in answers):
         raise UsageError(
-            f"a row of {task} at {length} tokens has the references {answers!r}: `answer` must be "
-            "a list of texts that are not empty; mend the data."
+            f"{where} has the references {answers!r}: `answer` must be a list of texts that are "
+            "not empty; mend the data."
         )
     for name in ("context", "question", "answer_prefix"):
         if not isinstance(row[name], str):
             raise UsageError(
-                f"a row of {task} at {length} tokens has {row[name]!r} as its `{name}`, which must "
-                "be a text; mend the data."
+                f"{where} has {row[name]!r} as its `{name}`, which must be a text; mend the data."
             )
-    length_of_answer = row["max_new_tokens"]
-    if type(length_of_answer) is not int or length_of_answer < 1:
+    if type(longest) is not int or longest < 1:
         raise UsageError(
-            f"a row of {task} at {length} tokens has {length_of_answer!r} as its `max_new_tokens`, "
-            "which must be a whole number from 1 on; mend the data."
+            f"{where} has {longest!r} as its `max_new_tokens`, which must be a whole number from "
+            "1 on; mend the data."
         )
-    rendered = protocols.render(row, protocol)
     rule = RULES[task]
     return {
         **{key: value for key, value in row.items() if key != "answer"},
         "task": task,
         "length": length,
         "protocol": protocol,
-        "system": rendered.system,
-        "prompt": rendered.prompt,
-        "answer_prefix": rendered.answer_prefix,
+        **vars(protocols.render(row, protocol)),
         "answers": list(answers),
-        "max_new_tokens": protocols.answer_tokens(protocol, length_of_answer),
+        "max_new_tokens": protocols.answer_tokens(protocol, longest),
         "match": rule.match,
         "match_paper": rule.match_paper,
     }
@@ -209,12 +199,11 @@ def _load(length: int, task: str, source: str | None) -> Dataset:
             "length in its path, as in 4096/test.parquet."
         )
     try:
-        table = table_of(tuple(files), stamps(files))
+        table = table_of(files)
     except Exception as error:  # pyarrow raises what its many readers raise
-        said = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UsageError(
-            f"{', '.join(map(str, files))} could not be read ({said}): what is there should hold "
-            f"rows of {HUB}'s fields; mend it or name another copy by {VARIABLE}."
+            f"{', '.join(map(str, files))} could not be read ({first_line(error)}): give files "
+            f"with rows of {HUB}'s fields; mend them or name another copy by {VARIABLE}."
         ) from error
     if "task" not in table.column_names and not ours:
         raise UsageError(
@@ -229,11 +218,10 @@ def _from_hub(name: str, configuration: str | None, split: str) -> Dataset:
     try:
         return datasets.load_dataset(name, configuration, split=split)
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
         raise UsageError(
-            f"the data set {name} could not be loaded from the Hub ({reason}): connect to the "
-            f"Hub, or name a local copy, a parquet or JSON-lines file or a folder of them, by "
-            f"the environment variable {VARIABLE} or by --metadata "
+            f"the data set {name} could not be loaded from the Hub ({first_line(error)}): connect "
+            f"to the Hub, or name a local copy, a parquet or JSON-lines file or a folder of them, "
+            f"by the environment variable {VARIABLE} or by --metadata "
             f'\'{{"{METADATA_KEY}": "path"}}\'.'
         ) from error
 
@@ -252,10 +240,9 @@ def _files(root: Path, length: int) -> list[Path]:
             f"there is no {root}: name a parquet or JSON-lines file, or a folder of them, by "
             f"{VARIABLE} or the metadata key {METADATA_KEY}."
         )
-    found = sorted(root.rglob("*")) if root.is_dir() else [root]
     found = [
         file
-        for file in found
+        for file in (sorted(root.rglob("*")) if root.is_dir() else [root])
         if file.suffix in SUFFIXES
         and file.is_file()
         and (file == root or not any(p.startswith(".") for p in _below(file, root).parts))
@@ -280,24 +267,17 @@ def _below(file: Path, root: Path) -> Path:
 
 
 def _named(pattern: re.Pattern[str], path: Path) -> str | None:
-    """What the path says last of what the pattern looks for."""
+    """The last match in the path; lengths in full."""
     found = [match.group(match.lastindex or 0) for match in pattern.finditer(path.as_posix())]
     return _SHORT.get(found[-1], found[-1]) if found else None
 
 
 def _check_columns(columns: Sequence[str]) -> None:
-    for wanted in (_COLUMNS, _WHOLE_PROMPT_COLUMNS):
-        if wanted <= set(columns):
-            return
+    if any(wanted <= set(columns) for wanted in (_COLUMNS, _WHOLE_PROMPT_COLUMNS)):
+        return
     raise UsageError(
         f"the data has the columns {', '.join(sorted(columns))}, but RULER's rows have "
         f"{', '.join(sorted(_COLUMNS))} (or, as whole prompts, "
         f"{' and '.join(sorted(_WHOLE_PROMPT_COLUMNS))}); name another copy by {VARIABLE} or the "
         f"metadata key {METADATA_KEY}."
     )
-
-
-def _whole(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise UsageError(f"draw_seed={seed!r} is not a whole number from 0 on; give one.")
-    return seed

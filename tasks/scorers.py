@@ -1,4 +1,4 @@
-"""Scores of page tasks: what an answer is worth, and what its cache cost.
+"""Scores of page tasks: the worth of an answer, and the cost of its cache.
 
 `recall` and its kind are pure functions of texts. The functions that a task's YAML names as
 `process_results` take lm-eval's (doc, results) and end in `report`, so that every page task
@@ -19,7 +19,7 @@ from page_bench.records.trace import answer_of
 
 
 def contains(answer: str, reference: str) -> bool:
-    """Whether the reference stands in the answer, letter case aside."""
+    """Whether the answer contains the reference, letter case aside."""
     return reference.lower() in answer.lower()
 
 
@@ -42,7 +42,7 @@ def printable(answer: str) -> str:
 def report(
     answer: str, score: float, correct: float, correct_paper: float | None = None
 ) -> dict[str, float]:
-    """The numbers that every page task gives for one sample, and the trace completed by them.
+    """The numbers that every page task gives for one sample; they go into its trace as well.
 
     Args:
         answer: the text of an answer of `page_hf`, whose trace receives the scores (see
@@ -78,25 +78,18 @@ def report(
 def over_answers(
     results: Sequence[str | Sequence[str]], scored: Callable[[str], dict[str, float]]
 ) -> dict[str, float]:
-    """The numbers of a document, of which lm-eval's filters leave one text or a list of them.
+    """The mean over a document's answers, number by number.
 
-    Args:
-        results: that, alone in a list.
-        scored: text → its numbers.
-
-    Returns:
-        The mean over the texts, number by number.
-
-    Raises:
-        UsageError: the filters leave something else.
+    `results` holds what lm-eval's filters leave, one text or a list of them, alone in a list;
+    UsageError: they leave something else.
     """
     given = results[0]
     texts = [given] if isinstance(given, str) else given
     fits = isinstance(texts, list | tuple) and texts
     if not fits or not all(isinstance(text, str) for text in texts):
         raise UsageError(
-            f"the task's filters hand its scorer {given!r:.60}, where a text is due; leave out the "
-            f"filter that makes something else of an answer."
+            f"the task's filters hand its scorer {given!r:.60}, not a text; leave out the filter "
+            f"that makes something else of an answer."
         )
     found = [scored(text) for text in texts]
     return {name: statistics.fmean(one[name] for one in found) for name in found[0]}
@@ -114,8 +107,7 @@ def reference_match(doc: dict[str, Any], results: Sequence[str]) -> dict[str, fl
 
     Returns:
         The numbers of `report`, their means over several answers. With "all" `score` is the recall
-        over the references, with "any" it is 1.0 if one of them is found; `correct` is
-        `is_correct`.
+        over the references, with "any" it is 1.0 if one of them is found.
     """
     references, match = doc["answers"], doc["match"]
 
@@ -129,17 +121,7 @@ def reference_match(doc: dict[str, Any], results: Sequence[str]) -> dict[str, fl
 
 
 def is_correct(found: float, match: str) -> float:
-    """Whether a recall is enough: 1.0 or 0.0.
-
-    A doc's `match_paper` says what the PAGE paper asked for, which differs in niah_multiquery.
-
-    Args:
-        found: the share of the references found, in [0, 1].
-        match: "all" or "any" of them.
-
-    Raises:
-        ValueError: `match` is neither.
-    """
+    """Whether a recall in [0, 1] is enough, 1.0 or 0.0: "all" of the references, or "any"."""
     if match == "all":
         return float(found == 1.0)
     if match == "any":

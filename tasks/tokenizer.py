@@ -1,4 +1,4 @@
-"""The tokenizer of the model that a run is about, for tasks that are sized to it."""
+"""The tokenizer of the run's model, for tasks that are sized to it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 from page_bench.inputs.errors import UsageError
 from page_bench.model import default_model
 from page_bench.model.given_object import held_by, is_model
+from page_bench.tasks.metadata import first_line
 
-# What of the model arguments also decides how its tokenizer is loaded.
+# Model arguments that also decide how the tokenizer is loaded.
 _LOADER_ARGUMENTS = ("revision", "subfolder", "gguf_file", "trust_remote_code")
 
 _NAMING = ("tokenizer", "pretrained", "model")
@@ -27,8 +28,7 @@ _of_the_run: ContextVar[Callable[[], Mapping[str, Any]]] = ContextVar("_of_the_r
 def sized_for(model: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
     """Let tasks that are built meanwhile fall back on a model where their metadata names none.
 
-    Args:
-        model: gives what `tokenizer_of` reads, and is called only where a task needs it.
+    `model` gives what `tokenizer_of` reads, and is called only where a task needs it.
     """
     token = _of_the_run.set(model)
     try:
@@ -42,8 +42,8 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Any:
 
     Args:
         metadata: `tokenizer`, `pretrained` or `model`, the first that is there: a name, or a
-            tokenizer or model of transformers; and arguments that load it. Where none of them is
-            there, what `sized_for` was given; where there is nothing either, the default model.
+            tokenizer or model of transformers; and arguments that load it. Without any of them,
+            what `sized_for` was given, else the default model.
 
     Raises:
         UsageError: it cannot be loaded, or a model object does not say what its tokenizer is.
@@ -67,17 +67,13 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Any:
         if not isinstance(value, wanted):
             what = "true or false" if wanted is bool else "a text"
             raise UsageError(f"{key}={value!r:.60} loads no tokenizer; give {what}.")
-    # Without a word of it, transformers asks at the keyboard whether to run the model's own code.
+    # Left out, transformers asks at the keyboard whether to run the model's own code.
     options.setdefault("trust_remote_code", False)
     return load(name, tuple(sorted(options.items())))
 
 
 def tokenizer_name(model: Any) -> str:
-    """The name under which a model object's tokenizer is to be found.
-
-    Raises:
-        UsageError: the model does not say where it came from.
-    """
+    """The name of a model object's tokenizer; UsageError: the model does not say its origin."""
     name = getattr(model, "name_or_path", None)
     if not name:
         raise UsageError(
@@ -110,8 +106,7 @@ def load(name: str, options: tuple[tuple[str, Any], ...]) -> Any:
     try:
         return AutoTokenizer.from_pretrained(default_model.resolve(name), **dict(options))
     except (OSError, ValueError) as error:  # ValueError where a folder holds other things
-        reason = str(error).strip().partition("\n")[0]
         raise UsageError(
-            f"the tokenizer of {name} could not be loaded ({reason}); tasks sized to a model need "
-            f"it: name one with pretrained=NAME, or tokenizer=NAME in --metadata."
+            f"the tokenizer of {name} could not be loaded ({first_line(error)}); tasks sized to a "
+            f"model need it: name one with pretrained=NAME, or tokenizer=NAME in --metadata."
         ) from error

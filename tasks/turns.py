@@ -1,4 +1,4 @@
-"""A chat template may not lose words: what it leaves out is noticed.
+"""Chat templates that leave out words of a prompt.
 
 Some templates refuse a system message, and lm-eval then renders the messages without it; others
 drop it by themselves. A prompt without these words is another prompt. So the system message moves
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from page_bench.inputs.errors import UsageError
 
 FOLDED = "system_in_user_turn"
-"""Under this name it is recorded that a system message stands in the user's turn."""
+"""The name under which records say that a system message is in the user's turn."""
 
 Messages = Sequence[dict[str, str]]
 """`role` and `content` each."""
@@ -21,20 +21,10 @@ Messages = Sequence[dict[str, str]]
 def rendered(
     messages: Messages, template: Callable[[Messages], str], where: str
 ) -> tuple[str, bool]:
-    """Messages as a chat template words them, none of their words left out.
+    """Messages as a chat template words them, and whether the system message had to move.
 
-    Args:
-        messages: the turns.
-        template: renders them.
-        where: names the document, for messages.
-
-    Returns:
-        The prompt, and whether the system message was moved into the user's turn.
-
-    Raises:
-        UsageError: the template leaves out what belongs to the prompt.
+    `where` names the document. UsageError: the template leaves out a part of the prompt.
     """
-    # jinja2 is loaded by whatever renders; what it raises depends on the template.
     from jinja2 import TemplateError
 
     ways = [(messages, False)]

@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 from page_bench.harness.hooks import TASKS_FOLDER
 from page_bench.inputs.errors import UsageError
 from page_bench.tasks import protocols
+from page_bench.tasks.metadata import protocol_in
 from page_bench.tasks.prompt_task import PromptTask
 from page_bench.tasks.turns import FOLDED
 
@@ -238,7 +239,7 @@ def test_a_template_without_system_role_loses_no_words(
         assert request.doc[FOLDED] is True
     assert built.dump_config()["metadata"][FOLDED] is True
     assert [r.message for r in caplog.records if r.name.startswith("page_bench")] == [
-        "The chat template shows no system message, so that of one_row stands at the beginning of "
+        "The chat template shows no system message, so that of one_row is put at the beginning of "
         "the user's turn."
     ]
     built.build_all_requests(**options, system_instruction="Be kind.")
@@ -302,14 +303,15 @@ def test_a_users_system_instruction_reaches_both_models(tmp_path: Path) -> None:
 
 
 def test_the_protocol_is_read_from_the_metadata() -> None:
-    assert protocols.protocol_of({}) == "ruler"
-    assert protocols.protocol_of({"protocol": "page", "tau": "zscore"}) == "page"
+    assert protocol_in({}, protocols.PROTOCOLS, "RULER") == "ruler"
+    page = {"protocol": "page", "tau": "zscore"}
+    assert protocol_in(page, protocols.PROTOCOLS, "RULER") == "page"
 
 
 @pytest.mark.parametrize(("wrong", "near"), [("pages", "page"), ("KVpress", "kvpress"), (3, "")])
 def test_an_unknown_protocol_is_refused_with_the_nearest(wrong: object, near: str) -> None:
     with pytest.raises(UsageError, match="ruler, page, kvpress") as refused:
-        protocols.protocol_of({"protocol": wrong})
+        protocol_in({"protocol": wrong}, protocols.PROTOCOLS, "RULER")
     assert f'"protocol": "{near}' in str(refused.value)
     with pytest.raises(ValueError, match="protocol is one of"):
         protocols.render(NEEDLE, str(wrong))

@@ -24,9 +24,10 @@ from transformers import AutoTokenizer
 
 from page_bench import tasks
 from page_bench.inputs.errors import UsageError
+from page_bench.tasks.lazy_docs import LazyDoc
 from page_bench.tasks.protocols import PROTOCOLS
 from page_bench.tasks.ruler import RULES
-from page_bench.tasks.rulergen import cache, dataset, samples
+from page_bench.tasks.rulergen import samples
 from page_bench.tasks.rulergen.dataset import FIELDS, load
 from page_bench.tasks.rulergen.samples import Generator
 
@@ -133,7 +134,7 @@ def test_a_group_has_the_samples_of_its_tasks_alone(metadata: dict[str, Any]) ->
     # What the group has kept would be read back.
     monkey = pytest.MonkeyPatch()
     with monkey.context() as m:
-        m.setattr(cache.Store, "read", lambda self, index: None)
+        m.setattr(Generator, "_read", lambda self, index: None)
         for task in list(RULES)[::-1]:
             alone = load(1024, task, **metadata)["test"]
             rows = [dict(alone[i]) for i in (1, 0)]
@@ -301,13 +302,15 @@ def test_prompts_as_lm_eval_sends_them_are_within_their_length(
 def test_a_row_is_a_dict_to_everybody() -> None:
     values = {field: [field] for field in FIELDS}
 
-    def row() -> dataset.Row:
-        return dataset.Row(lambda: dict(values))
+    def row() -> LazyDoc:
+        return LazyDoc(FIELDS, lambda: dict(values))
 
     assert len(row()) == len(FIELDS)
     assert "prompt" in row()
     assert "other" not in row()
-    assert not row().made
+    lazy = LazyDoc(FIELDS, lambda: pytest.fail("made before it is read"))
+    assert "prompt" in lazy
+    assert len(lazy) == len(FIELDS)
     assert {**row()} == dict(row()) == row() == row().copy() == values
     assert row() | {"x": 1} == {"x": 1} | row() == {**values, "x": 1}
     assert (lambda **kwargs: kwargs)(**row()) == values

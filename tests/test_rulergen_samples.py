@@ -21,10 +21,10 @@ from transformers import AutoTokenizer
 from page_bench.inputs.errors import UsageError
 from page_bench.tasks.protocols import PROTOCOLS, render
 from page_bench.tasks.ruler import RULES, doc_of
-from page_bench.tasks.rulergen import essays, questions, sizing, templates, words
+from page_bench.tasks.rulergen import draft, essays, questions, templates, words
 from page_bench.tasks.rulergen.dataset import load
 from page_bench.tasks.rulergen.meter import Meter, meter_of
-from page_bench.tasks.rulergen.samples import Generator, Settings
+from page_bench.tasks.rulergen.samples import Generator, SampleSettings
 
 NIAH = [task for task in RULES if task.startswith("niah")]
 BYTES, SMOL, TRAINED = "bytes", "smollm2", "trained"
@@ -147,9 +147,9 @@ def make(
         tokenizer: str, task: str, length: int, index: int = 0, **settings: Any
     ) -> dict[str, Any]:
         given = {"essays": "synthetic", "squad": str(squad), "hotpotqa": str(hotpotqa), **settings}
-        return Generator(Settings(task, length, **given), meter(tokenizer), keep=False).sample(
-            index
-        )
+        return Generator(
+            SampleSettings(task, length, **given), meter(tokenizer), keep=False
+        ).sample(index)
 
     return sample
 
@@ -316,7 +316,9 @@ def test_a_system_message_that_the_template_refuses_is_not_counted(
 def test_one_more_unit_would_not_fit(task: str, make: Make, meter: Callable[[str], Meter]) -> None:
     row = make(SMOL, task, 1024)
     generator = Generator(
-        Settings(task, 1024, essays="synthetic", squad=None, hotpotqa=None), meter(SMOL), keep=False
+        SampleSettings(task, 1024, essays="synthetic", squad=None, hotpotqa=None),
+        meter(SMOL),
+        keep=False,
     )
     if task in questions.SOURCES:
         return check_documents(row, make)
@@ -555,7 +557,7 @@ def test_the_search_finds_the_largest_that_fits_in_few_steps(seed: int) -> None:
 
     low = 3
     best = max((n for n in range(low, 5001) if sums[n] <= limit), default=None)
-    found = sizing.longest(measure, low, 5000, limit)
+    found = draft.longest(measure, low, 5000, limit)
     assert found == (None if best is None else (best, sums[best]))
     assert len(asked) <= 25
     assert len(set(asked)) == len(asked)

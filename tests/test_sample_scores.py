@@ -190,7 +190,7 @@ def test_repeats_that_count_get_scores_and_others_none(
 
 def test_what_is_no_text_any_more_ends_the_run_in_a_sentence() -> None:
     nothing = {"function": "map", "mapping_dict": {"x": 1}}
-    with pytest.raises(UsageError, match="hand its scorer None, where a text is due; leave out"):
+    with pytest.raises(UsageError, match="hand its scorer None, not a text; leave out"):
         run(ours({"map": [nothing, FIRST]}), Said())
 
 

@@ -111,7 +111,7 @@ def test_a_killed_sweep_ends_as_an_unbroken_one(
         assert run(file, out) == 0
     told = capsys.readouterr()
     assert "2 of 4 arms are finished; 2 are left" in told.err
-    assert f"{PROMPTS} of {PROMPTS} prompts came from the store" in told.out
+    assert f"{PROMPTS} of {PROMPTS} prompts came from the store" in told.err
 
     assert run(file, tmp_path / "whole") == 0
     for arm in arms:

@@ -70,8 +70,7 @@ def kept_members(scores: Tensor, counts: Tensor, n_sink: int, recent: int) -> Te
     Args:
         scores: fp32 `[R, T]`, one row per keep set, higher = keep.
         counts: int64 `[R]`, positions to keep per row, protected ones included.
-        n_sink: first positions, always kept.
-        recent: last positions, always kept.
+        n_sink, recent: first and last positions, always kept.
 
     Returns:
         bool `[R, T]`; where scores are equal at the cut, the lower position is kept.
@@ -103,8 +102,7 @@ def share_out(weights: Tensor, total: int, least: int, most: int) -> Tensor:
     Args:
         weights: `[N]`, not negative.
         total: sum of the counts, N·least to N·most.
-        least: smallest count.
-        most: largest count.
+        least, most: bounds of each count.
 
     Returns:
         int64 `[N]` on the CPU; where remainders are equal the earlier entry gets the unit.
@@ -117,14 +115,10 @@ def share_out(weights: Tensor, total: int, least: int, most: int) -> Tensor:
 
 
 def largest_remainder(shares: Tensor, total: int) -> Tensor:
-    """Shares rounded down or up so that they sum exactly to a total.
+    """Shares, fp64 `[N]`, rounded down or up so that they sum exactly to a total: int64 on the CPU.
 
-    Args:
-        shares: fp64 `[N]`, not negative, summing to `total` but for rounding errors.
-        total: sum of the counts.
-
-    Returns:
-        int64 `[N]` on the CPU; where remainders are equal the earlier entry is rounded up.
+    They are not negative and sum to `total` but for rounding errors. Where remainders are equal
+    the earlier entry is rounded up.
     """
     shares = shares.cpu()
     # A share that misses a whole number by a rounding error is that number.
@@ -138,16 +132,9 @@ def largest_remainder(shares: Tensor, total: int) -> Tensor:
 
 
 def shares_within(weights: Tensor, total: int, least: int, most: int) -> Tensor:
-    """Real shares with this sum: c·weights, clipped to the bounds.
+    """Real shares, fp64 `[N]`, with this sum: c·weights, clipped to the bounds.
 
-    Args:
-        weights: fp64 `[N]` on the CPU, not negative.
-        total: sum of the shares, N·least to N·most.
-        least: smallest share.
-        most: largest share.
-
-    Returns:
-        fp64 `[N]`.
+    Weights are fp64 on the CPU and not negative; the total is N·least to N·most.
     """
     # Where all others are full, even a weight of zero must give way.
     weights = (weights / weights.max()).clamp(min=1e-15) if weights.any() else weights + 1

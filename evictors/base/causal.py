@@ -53,10 +53,8 @@ def logit_blocks(query: Tensor, key: Tensor, scaling: float) -> Iterator[tuple[T
     """The attention logits of the last queries before the softmax, block by block of rows.
 
     The last rows come first. Earlier ones see fewer keys, so that more of them go together; no
-    block is larger than the first, so that the memory of that one serves all others.
-
-    Args:
-        query, key, scaling: as in `attention_sums`.
+    block is larger than the first, so that the memory of that one serves all others. Arguments as
+    in `attention_sums`.
 
     Yields:
         The logits, fp32 `[H_kv, H/H_kv, m, E]`, of m rows whose last one is at position E-1, -inf

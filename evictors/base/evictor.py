@@ -1,8 +1,9 @@
-"""What an evictor is: a score per KV head and position, and optionally how counts are shared."""
+"""The classes that evictors inherit: a score per KV head and position, optionally counts."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,18 +13,8 @@ import torch
 from torch import Tensor
 
 from page_bench.evictors.base.budget import BudgetPlan
-from page_bench.evictors.base.layer_view import READ_IN_PASS, LayerView, Need
+from page_bench.evictors.base.layer_view import LayerView, Need
 from page_bench.inputs.errors import UsageError
-
-__all__ = [
-    "GRANULARITIES",
-    "READ_IN_PASS",
-    "Evictor",
-    "Granularity",
-    "LayerView",
-    "Need",
-    "Wrapper",
-]
 
 Granularity = Literal["shared", "layer", "head"]
 """One keep set for everything, one per layer, or one per layer and KV head."""
@@ -35,21 +26,21 @@ GRANULARITIES: tuple[Granularity, ...] = ("shared", "layer", "head")
 class Evictor(ABC):
     """A method that decides which prompt positions leave the KV cache.
 
-    Subclasses are frozen dataclasses whose fields are the method's hyper-parameters, each with
-    a default; they stand as `evictor.FIELD=VALUE` on the command line. Caches, protected
-    positions, rounding and top-k are not theirs: the engine does these once for all.
+    Subclasses are frozen dataclasses. Their fields are the method's hyper-parameters, each with a
+    default; on the command line they are `evictor.FIELD=VALUE`. The engine does the rest for all
+    of them: caches, protected positions, rounding and top-k.
 
     Attributes:
         name: the name on the command line, which is also the module's.
         needs: what must be recorded during prefill.
         granularities: which keep sets the method can have.
         refusal: what to do instead where a granularity is not among them.
-        variant_defaults: per `variant` the defaults of fields that stand as None; empty for
-            methods that have one form. The engine's default is `paper` in granularity `shared`
-            and `published` in the others.
-        needs_in_words: further needs, those that depend on options among them, for the list.
-        defaults_in_words: what None stands for, by field, for the list.
-        note: what a user should know besides, for the list.
+        variant_defaults: per `variant` the defaults of fields that are None; empty for methods
+            with one form. The engine's default is `paper` in granularity `shared`, `published` in
+            the others.
+        needs_in_words: further needs for the list, for instance those that depend on options.
+        defaults_in_words: what None means, by field, for the list.
+        note: what else a user should know, for the list.
         revision: of page-bench's own, raised with every change to what the class computes; run
             stores hold answers under it. Evictors from elsewhere are known by their source code.
     """
@@ -80,11 +71,7 @@ class Evictor(ABC):
         """
 
     def vote(self, scores: Tensor) -> Tensor:
-        """Scores as they enter a mean over heads or layers; default unchanged.
-
-        Args:
-            scores: fp32 `[..., T]`.
-        """
+        """Scores fp32 `[..., T]` as they enter a mean over heads or layers; default unchanged."""
         return scores
 
     def allocate(self, scores: Tensor, plan: BudgetPlan) -> Tensor:
@@ -122,14 +109,31 @@ class Evictor(ABC):
         return scores
 
     def check(self, text: Any) -> None:  # noqa: B027 - most methods fit every model
-        """Refuse a model that the method does not fit, before any weight is loaded.
+        """Raise UsageError for a model that the method does not fit, before any weight is loaded.
 
         Args:
             text: transformers' configuration of the language model.
-
-        Raises:
-            UsageError: it does not fit.
         """
+
+    def check_options(
+        self,
+        *options: str,
+        at_least: float = -math.inf,
+        above: float = -math.inf,
+        at_most: float = math.inf,
+    ) -> None:
+        """Raise UsageError unless these options are None, or at_least ≤ value ≤ at_most and
+        value > above; for `__post_init__`.
+        """
+        for option in options:
+            value = getattr(self, option)
+            if value is None or (at_least <= value <= at_most and value > above):
+                continue
+            bounds = (("above", above), ("at least", at_least), ("at most", at_most))
+            given = [f"{words} {bound:g}" for words, bound in bounds if math.isfinite(bound)]
+            raise UsageError(
+                f"evictor.{option}={value} is not allowed; give a number {' and '.join(given)}."
+            )
 
     def always_keeps(self, window: int) -> tuple[int, int]:
         """How many first and how many last positions the method keeps at any budget.
@@ -144,8 +148,7 @@ class Evictor(ABC):
 
         Args:
             window: the run's observation window w.
-            n_sink: first positions that the engine protects.
-            recent: last positions that the engine protects.
+            n_sink, recent: first and last positions that the engine protects.
         """
         first, last = self.always_keeps(window)
         return max(first, n_sink) + max(last, recent)
@@ -154,9 +157,6 @@ class Evictor(ABC):
         """The fewest positions per layer and KV head on average that `allocate` can share out.
 
         Default: any number. A prompt so short that its budget allows fewer keeps as many.
-
-        Args:
-            plan: as for `allocate`.
         """
         return 0
 
@@ -208,7 +208,7 @@ class Wrapper(Evictor):
 
     Attributes:
         base: the wrapped evictor; its options are `evictor.base.FIELD=VALUE`.
-        nests: whether it may stand inside itself, that is, whether both would act.
+        nests: whether it may be inside itself, that is, whether both would act.
     """
 
     nests: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Evictors from elsewhere: they get tensors of their own, and their mistakes bear their name."""
+"""Evictors from elsewhere: they get tensors of their own, and their errors name them."""
 
 from __future__ import annotations
 
@@ -48,12 +48,7 @@ def lent_view(evictor: Evictor, view: LayerView) -> LayerView:
 
 @contextmanager
 def blaming(name: str, deed: str) -> Iterator[None]:
-    """Turns an exception into a UsageError that names the evictor, what it did and the cause.
-
-    Args:
-        name: the evictor's.
-        deed: such as `failed in score`.
-    """
+    """Turn an exception into a UsageError: the evictor's name, a deed (`failed in score`), why."""
     try:
         yield
     except (UsageError, torch.OutOfMemoryError):

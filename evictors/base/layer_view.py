@@ -25,20 +25,19 @@ Need = Literal[
 ]
 """What an evictor reads of a layer.
 
-Keys and values are always at hand; whoever reads them says so because models with latent attention
-cache neither, but latents of all heads together."""
+Keys and values are always there; an evictor that reads them says so because models with latent
+attention cache neither, but latents of all heads together."""
 
 READ_IN_PASS: frozenset[Need] = frozenset(
-    {
-        "queries_before_rotation",
-        "keys_before_rotation",
-        "future_rotation",
-        "hidden_states",
-        "output_projection",
-    }
+    (
+        *("queries_before_rotation", "keys_before_rotation", "future_rotation"),
+        *("hidden_states", "output_projection"),
+    )
 )
-"""Needs as large as the cache or the weights: whoever has one scores each layer during the
-prefill, so that only one layer's are alive at a time."""
+"""Needs as large as the cache or the weights: an evictor with one of them scores each layer during
+the prefill, so that only one layer's are alive at a time."""
+
+Reduction = Literal["mean", "max", "sum"]
 
 
 @dataclass(frozen=True)
@@ -141,6 +140,13 @@ class LayerView:
         if rows in self.attention_of_rows:
             return self.attention_of_rows[rows]
         return mean_attention(self.window_queries[:, -rows:], self.keys, self.scaling)
+
+    def per_kv_head(self, rows: Tensor, reduction: Reduction = "mean") -> Tensor:
+        """Mean, maximum or sum over the query heads of a group: `[H, T]` → `[H_kv, T]`."""
+        grouped = rows.view(self.n_kv_heads, rows.shape[0] // self.n_kv_heads, rows.shape[1])
+        if reduction == "max":
+            return grouped.amax(1)
+        return grouped.sum(1) if reduction == "sum" else grouped.mean(1)
 
     def _read(self, need: Need) -> Tensor:
         if need not in self.recorded:

@@ -34,6 +34,15 @@ def top_k_members(values: Tensor, k: int) -> Tensor:
     return members
 
 
+def top_k_of_all(values: Tensor, k: int) -> Tensor:
+    """Mark the k largest of `values` `[..., N]`, all rows together: bool of the same shape.
+
+    Ties at the cut go to the lowest position, whichever row it is in, then to the lowest row.
+    """
+    outer = values.movedim(-1, 0)  # positions outermost
+    return top_k_members(outer.reshape(-1), k).view(outer.shape).movedim(0, -1)
+
+
 def _exact_members(rows: Tensor, cut: Tensor, k: int) -> Tensor:
     """Members of `rows` `[R, N]` whose k-th largest value is `cut` `[R, 1]`, ties by position."""
     above = rows > cut

@@ -2,10 +2,10 @@
 
     templates ─┐
     words ─────┤
-    essays ────┼─► needles · variables · frequency · questions ─► Draft ─► sizing ─► sample ─► cache
-    (corpora) ─┘                                                             ▲
-                                                                       meter (tokenizer)
+    essays ────┼─► needles · variables · frequency · questions ─► Draft ─► sample
+    (corpora) ─┘                                                    ▲
+                                                             meter (tokenizer)
 
-`samples.Generator` makes the sample of one index; `dataset.load` shows lm-eval a set of them, each
-made when it is first looked at.
+`samples.Generator` makes the sample of one index and keeps it on disk; `dataset.load` shows lm-eval
+a set of them, each made when it is first looked at.
 """

@@ -9,11 +9,11 @@ import random
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 from page_bench.inputs import text_file
 from page_bench.inputs.errors import UsageError
 from page_bench.inputs.user_path import is_there, user_path
+from page_bench.tasks.metadata import first_line
 
 HUB_ESSAYS = "baber/paul_graham_essays"
 SYNTHETIC = "synthetic"
@@ -22,79 +22,36 @@ VARIABLE = "PAGE_BENCH_ESSAYS"
 _SYNTHETIC_WORDS = 120_000
 
 _SUBJECTS = (
-    "a young merchant",
-    "the old librarian",
-    "my neighbour",
-    "the committee",
-    "one of the sailors",
-    "every apprentice",
-    "the editor of the paper",
-    "her brother",
-    "a careful reader",
-    "the village council",
-    "nobody in the office",
-    "the second engineer",
+    *("a young merchant", "the old librarian", "my neighbour", "the committee"),
+    *("one of the sailors", "every apprentice", "the editor of the paper", "her brother"),
+    *("a careful reader", "the village council", "nobody in the office", "the second engineer"),
 )
 _VERBS = (
-    "described",
-    "defended",
-    "forgot about",
-    "returned to",
-    "was proud of",
-    "wrote at length about",
-    "never understood",
-    "kept a record of",
-    "argued over",
-    "slowly gave up",
-    "could not explain",
-    "learned from",
+    *("described", "defended", "forgot about", "returned to", "was proud of"),
+    *("wrote at length about", "never understood", "kept a record of", "argued over"),
+    *("slowly gave up", "could not explain", "learned from"),
 )
 _OBJECTS = (
-    "the plan for a new bridge",
-    "the quiet habits of the town",
-    "an idea that had seemed foolish",
-    "the price of timber",
-    "a long and uncertain journey",
-    "the work of earlier generations",
-    "the garden behind the mill",
-    "a letter without a signature",
-    "the first draft of the report",
-    "the customs of the coast",
-    "an argument about money",
-    "the sound of the evening train",
+    *("the plan for a new bridge", "the quiet habits of the town"),
+    *("an idea that had seemed foolish", "the price of timber", "a long and uncertain journey"),
+    *("the work of earlier generations", "the garden behind the mill"),
+    *("a letter without a signature", "the first draft of the report"),
+    *("the customs of the coast", "an argument about money", "the sound of the evening train"),
 )
 _OPENINGS = (
-    "",
-    "",
-    "",
-    "In those years ",
-    "As a rule ",
-    "To everyone's surprise ",
-    "Later that week ",
-    "Before the winter ",
-    "For reasons of its own kind ",
+    *("", "", "", "In those years ", "As a rule ", "To everyone's surprise ", "Later that week "),
+    *("Before the winter ", "For reasons of its own kind "),
 )
 _ENDINGS = (
-    "",
-    "",
-    "",
-    ", which changed very little",
-    ", although the weather was poor",
-    ", and most people agreed",
-    " while the others waited",
-    " without asking for advice",
+    *("", "", "", ", which changed very little", ", although the weather was poor"),
+    *(", and most people agreed", " while the others waited", " without asking for advice"),
     ", or so it was told",
 )
 
 
 @dataclass(frozen=True)
 class Essay:
-    """A long text as a list of words.
-
-    Attributes:
-        name: where it comes from: a data set, a file, or "synthetic".
-        words: without white space; not empty.
-    """
+    """A text as its words, named after its data set or file, or "synthetic"."""
 
     name: str
     words: tuple[str, ...]
@@ -132,21 +89,20 @@ def load(source: str | None = None) -> Essay:
     if name == SYNTHETIC:
         return Essay(SYNTHETIC, _synthetic())
     file = user_path(name, "essays")
-    text = _file(file) if file.is_file() else _data_set(name)
+    if file.is_file():
+        try:
+            text = text_file.read(file)
+        except (OSError, text_file.NotText) as error:
+            raise UsageError(
+                f"the essays in {file} cannot be read ({error}); save them as UTF-8, or name "
+                f"another text."
+            ) from error
+    else:
+        text = _data_set(name)
     words = tuple(text.split())
     if not words:
         raise UsageError(f"the essays in {name} hold no words; name another text as `essays`.")
     return Essay(name, words)
-
-
-def _file(path: Path) -> str:
-    try:
-        return text_file.read(path)
-    except (OSError, text_file.NotText) as error:
-        raise UsageError(
-            f"the essays in {path} cannot be read ({error}); save them as UTF-8, or name another "
-            f"text."
-        ) from error
 
 
 def _data_set(name: str) -> str:
@@ -160,9 +116,9 @@ def _data_set(name: str) -> str:
     try:
         return " ".join(load_dataset(name, split="train")["text"])
     except Exception as error:  # datasets raises what its many readers raise
-        said = (str(error).splitlines() or [type(error).__name__])[0]
         raise UsageError(
-            f"The essays of RULER's haystack could not be loaded from {name} ({said}): give a text "
+            f"The essays of RULER's haystack could not be loaded from {name} "
+            f"({first_line(error)}): give a text "
             'file or a data set with --metadata \'{"essays": "FILE"}\' or in the environment '
             f'variable {VARIABLE}, or "synthetic" for sentences put together at random.'
         ) from error
@@ -174,8 +130,6 @@ def _synthetic() -> tuple[str, ...]:
     while len(words) < _SYNTHETIC_WORDS:
         opening, subject = rng.choice(_OPENINGS), rng.choice(_SUBJECTS)
         clause = f"{subject} {rng.choice(_VERBS)} {rng.choice(_OBJECTS)}{rng.choice(_ENDINGS)}"
-        words += f"{opening}{clause}".split()
-        start = len(words) - len(f"{opening}{clause}".split())
-        words[start] = words[start][0].upper() + words[start][1:]
-        words[-1] += "."
+        text = f"{opening}{clause}"
+        words += f"{text[0].upper()}{text[1:]}.".split()
     return tuple(words)

@@ -6,7 +6,7 @@ import math
 import random
 import string
 
-from page_bench.tasks.rulergen.draft import Draft, Parts
+from page_bench.tasks.rulergen.draft import Draft, SampleText
 from page_bench.tasks.rulergen.templates import Templates, fill
 from page_bench.tasks.rulergen.words import Words
 
@@ -20,13 +20,7 @@ def cwe_draft(seed: str, length: int, templates: Templates, words: Words) -> Dra
     """A cwe sample: a numbered list in which ten words come more often than the others.
 
     Below 4,096 tokens the ten come six times and the others once, else 30 and three times. A list
-    of 20 or 40 other words with its answer goes before.
-
-    Args:
-        seed: all that is drawn depends on it alone.
-        length: of the sample in tokens.
-        templates: RULER's words.
-        words: what the lists are made of. At their end the sample says so.
+    of 20 or 40 other words with its answer goes before. All that is drawn depends on the seed.
     """
     short = length < 4096
     shown, often_shown, seldom_shown = (20, 3, 1) if short else (40, 10, 3)
@@ -45,30 +39,20 @@ def cwe_draft(seed: str, length: int, templates: Templates, words: Words) -> Dra
     answer = _numbered(example_words[:_COMMON])
     example = f"{context}{question} {templates.cwe_prefix} {answer}\n"
 
-    def build(units: int) -> Parts:
+    def build(units: int) -> SampleText:
         chosen = own[: _COMMON + units]
         context, question = fill(templates.cwe, listed(chosen, often, seldom, "list"))
-        return Parts(example + context, question, f" {templates.cwe_prefix}", tuple(own[:_COMMON]))
+        prefix, answer = f" {templates.cwe_prefix}", tuple(own[:_COMMON])
+        return SampleText(example + context, question, prefix, answer)
 
-    return Draft(
-        build,
-        1,
-        len(own) - _COMMON,
-        f"uncommon word (×{seldom})",
-        "the word list is at its end",
-        {"haystack": "word list"},
-    )
+    unit, end = f"uncommon word (×{seldom})", "the word list is at its end"
+    return Draft(build, 1, len(own) - _COMMON, unit, "word list", end)
 
 
 def fwe_draft(seed: str, length: int, templates: Templates) -> Draft:
     """An fwe sample: made-up words, of which the k-th most frequent has a share of k⁻²/ζ(2).
 
     The most frequent "word" is "..."; the three after it are asked for. There are length/50 words.
-
-    Args:
-        seed: all that is drawn depends on it alone.
-        length: of the sample in tokens.
-        templates: RULER's words.
     """
     rng = random.Random(f"{seed} vocabulary")
     vocabulary: dict[str, None] = {"...": None}  # in the order drawn
@@ -76,7 +60,7 @@ def fwe_draft(seed: str, length: int, templates: Templates) -> Draft:
         vocabulary["".join(rng.choices(string.ascii_lowercase, k=6))] = None
     ranked = list(vocabulary)
 
-    def build(units: int) -> Parts:
+    def build(units: int) -> SampleText:
         text = [
             word
             for rank, word in enumerate(ranked, start=1)
@@ -84,12 +68,10 @@ def fwe_draft(seed: str, length: int, templates: Templates) -> Draft:
         ]
         random.Random(f"{seed} order").shuffle(text)
         context, question = fill(templates.fwe, " ".join(text))
-        return Parts(context, question, f" {templates.fwe_prefix}", tuple(ranked[1:4]))
+        return SampleText(context, question, f" {templates.fwe_prefix}", tuple(ranked[1:4]))
 
     # Three in five words are dots of at least one token.
-    return Draft(
-        build, _FEWEST_CODED_WORDS, 2 * length, "coded word", facts={"haystack": "coded words"}
-    )
+    return Draft(build, _FEWEST_CODED_WORDS, 2 * length, "coded word", "coded words")
 
 
 def _numbered(words: list[str]) -> str:

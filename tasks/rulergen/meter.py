@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from page_bench.inputs.errors import UsageError
-from page_bench.tasks.protocols import PROTOCOLS, Rendered, plain_text, render
+from page_bench.tasks.protocols import PROTOCOLS, plain_text, render, templated
 from page_bench.tasks.tokenizer import tokenizer_of
 
 
@@ -20,9 +20,6 @@ class Meter:
     template with the answer prefix as the beginning of the answer, else as plain text with the
     special tokens that the tokenizer adds. A run that leaves a template out has prompts that are
     shorter by what the template adds.
-
-    Args:
-        tokenizer: of transformers.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -43,7 +40,7 @@ class Meter:
         """The tokens of a row's prompt under one protocol."""
         rendered = render(row, protocol)
         if getattr(self._tokenizer, "chat_template", None):
-            text = self._templated(rendered)
+            text = templated(rendered, self._tokenizer)
             # As lm-eval encodes it: a BOS is added unless the template wrote one.
             bos = getattr(self._tokenizer, "bos_token", None)
             return self.text(text, special=not (bos and text.startswith(bos)))
@@ -53,42 +50,13 @@ class Meter:
         """The tokens of a row's prompt under every protocol."""
         return {protocol: self.prompt(row, protocol) for protocol in PROTOCOLS}
 
-    def _templated(self, rendered: Rendered) -> str:
-        from jinja2 import TemplateError
-
-        turns = [{"role": "user", "content": rendered.prompt}]
-        prefix = rendered.answer_prefix
-        if prefix:
-            turns.append({"role": "assistant", "content": prefix})
-        system = [{"role": "system", "content": rendered.system}] if rendered.system else []
-
-        def apply(messages: list[dict[str, str]]) -> str:
-            text: str = self._tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=not prefix,
-                continue_final_message=bool(prefix),
-            )
-            return text
-
-        try:
-            return apply(system + turns)
-        except TemplateError:  # some templates refuse a system message, and lm-eval drops it then
-            return apply(turns)
-
 
 def meter_of(metadata: Mapping[str, Any]) -> Meter:
-    """The meter of the model that a task's metadata names.
-
-    Args:
-        metadata: see `tokenizer.tokenizer_of`.
-    """
+    """The meter of the model that a task's metadata names, see `tokenizer.tokenizer_of`."""
     return _meter(tokenizer_of(metadata))
 
 
-@lru_cache(maxsize=1)  # one for all tasks of a run
-def _meter(tokenizer: Any) -> Meter:
-    return Meter(tokenizer)
+_meter = lru_cache(maxsize=1)(Meter)  # one for all tasks of a run
 
 
 def _fingerprint(tokenizer: Any) -> str:
@@ -96,7 +64,7 @@ def _fingerprint(tokenizer: Any) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         state = json.loads(backend.to_str())
-        # Left by whoever used the tokenizer before.
+        # Left by an earlier use of the tokenizer.
         state.update(truncation=None, padding=None)
     else:
         state = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from page_bench.inputs.errors import UsageError
-from page_bench.tasks.rulergen.draft import Draft, Parts
+from page_bench.tasks.rulergen.draft import Draft, SampleText
 from page_bench.tasks.rulergen.essays import Essay
 from page_bench.tasks.rulergen.templates import Templates, fill
 from page_bench.tasks.rulergen.words import Words
@@ -51,10 +51,9 @@ FORMS = {
 
 
 def form_of(task: str, near_tie_keys: int | None = None) -> Form:
-    """The form of a task.
+    """The form of a task, a key of `FORMS`.
 
     Args:
-        task: key of `FORMS`.
         near_tie_keys: for the multikey tasks, exactly so many keys of the task's own kind, one of
             them asked for, in an essay; None for RULER's own number and haystack.
 
@@ -80,16 +79,7 @@ def draft(
     words: Words | None = None,
     essay: Essay | None = None,
 ) -> Draft:
-    """A niah sample.
-
-    Args:
-        form: of the task.
-        seed: all that is drawn depends on it alone.
-        length: of the sample in tokens; each unit has one at least.
-        templates: RULER's words.
-        words: for keys that are words.
-        essay: for haystacks that are essays.
-    """
+    """A niah sample; `words` for keys that are words, `essay` for haystacks that are essays."""
     fresh = _Fresh(random.Random(f"{seed} needles"), words)
     keys = [fresh.draw(form.key) for _ in range(form.keys)]
     values = [[fresh.draw(form.value) for _ in range(form.values)] for _ in keys]
@@ -123,36 +113,23 @@ def draft(
     template, prefix, kind = _worded(form, templates)
     query = _listed([keys[i] for i in asked])
 
-    def build(units: int) -> Parts:
-        context, question = fill(template, haystack(units), type_needle_v=kind, query=query)
-        return Parts(
-            context,
-            question,
-            " " + prefix.format(type_needle_v=kind, query=query),
-            tuple(value for i in asked for value in values[i]),
-        )
+    worded_prefix = " " + prefix.format(type_needle_v=kind, query=query)
+    answer = tuple(value for i in asked for value in values[i])
 
-    return Draft(build, least, length, unit, facts={"haystack": name})
+    def build(units: int) -> SampleText:
+        context, question = fill(template, haystack(units), type_needle_v=kind, query=query)
+        return SampleText(context, question, worded_prefix, answer)
+
+    return Draft(build, least, length, unit, name)
 
 
 class _Fresh:
-    """Draws keys and values, none twice.
-
-    Args:
-        rng: what they are drawn with.
-        words: for keys that are words.
-        drawn: what was drawn elsewhere and shall not come again.
-    """
+    """Draws keys and values, none twice, and none that was drawn elsewhere."""
 
     def __init__(
-        self,
-        rng: random.Random,
-        words: Words | None,
-        drawn: frozenset[str] | set[str] = frozenset(),
+        self, rng: random.Random, words: Words | None, drawn: Collection[str] = ()
     ) -> None:
-        self._rng = rng
-        self._words = words
-        self.drawn = set(drawn)
+        self._rng, self._words, self.drawn = rng, words, set(drawn)
 
     def draw(self, kind: str) -> str:
         while True:

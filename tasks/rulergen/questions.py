@@ -15,7 +15,8 @@ from typing import Any
 from page_bench.inputs import json_text
 from page_bench.inputs.errors import UsageError
 from page_bench.inputs.user_path import user_path
-from page_bench.tasks.rulergen.draft import Draft, Parts
+from page_bench.tasks.metadata import first_line
+from page_bench.tasks.rulergen.draft import Draft, SampleText
 from page_bench.tasks.rulergen.templates import Templates, fill
 
 SOURCES = {"qa_1": "squad", "qa_2": "hotpotqa"}
@@ -29,13 +30,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Question:
-    """A question and its documents, as numbers in the corpus.
+    """A question, its references, each once, and its documents, as numbers in the corpus.
 
-    Attributes:
-        text: the question.
-        answers: the references, each once.
-        needed: documents that the answer is in.
-        related: documents to be added first: the article's others, or HotpotQA's distractors.
+    The answer is in the `needed` ones. The `related` ones are added first: the article's others, or
+    HotpotQA's distractors.
     """
 
     text: str
@@ -65,15 +63,7 @@ class Corpus:
 def draft(
     corpus: Corpus, question: Question, seed: str, length: int, templates: Templates
 ) -> Draft:
-    """A qa sample: the documents of the answer among related ones, then among any.
-
-    Args:
-        corpus: where other documents come from.
-        question: one of the corpus.
-        seed: all that is drawn depends on it alone.
-        length: of the sample in tokens.
-        templates: RULER's words.
-    """
+    """A qa sample: the documents of the answer among related ones, then among any of the corpus."""
     rng = random.Random(f"{seed} documents")
     related = rng.sample(question.related, len(question.related))
     own = {*question.needed, *question.related}
@@ -82,7 +72,7 @@ def draft(
     others = rng.sample(range(len(corpus.documents)), most)
     order = [*question.needed, *related, *(i for i in others if i not in own)][:most]
 
-    def build(units: int) -> Parts:
+    def build(units: int) -> SampleText:
         chosen = order[:units]
         random.Random(f"{seed} order").shuffle(chosen)
         text = "\n\n".join(
@@ -90,16 +80,10 @@ def draft(
             for i, number in enumerate(chosen, start=1)
         )
         context, asked = fill(templates.qa, text, query=question.text)
-        return Parts(context, asked, f" {templates.qa_prefix}", question.answers)
+        return SampleText(context, asked, f" {templates.qa_prefix}", question.answers)
 
-    return Draft(
-        build,
-        len(question.needed),
-        len(order),
-        "document",
-        "all documents are in it",
-        {"haystack": f"documents: {corpus.name}"},
-    )
+    name, end = f"documents: {corpus.name}", "all documents are in it"
+    return Draft(build, len(question.needed), len(order), "document", name, end)
 
 
 @lru_cache(maxsize=2)
@@ -123,9 +107,9 @@ def load(kind: str, source: str | None = None) -> Corpus:
         raw = json_text.parse(user_path(name, kind).read_bytes(), nan=True, twice=True)
         return _corpus(name, _squad(raw) if kind == "squad" else _hotpotqa(raw))
     except Exception as error:  # datasets raises what its many readers raise
-        said = (str(error).splitlines() or [""])[0] or type(error).__name__
         raise UsageError(
-            f"The documents of RULER's qa tasks could not be read from {name} ({said}): give a "
+            f"The documents of RULER's qa tasks could not be read from {name} "
+            f"({first_line(error)}): give a "
             f'JSON file in the original schema with --metadata \'{{"{kind}": "FILE"}}\' or in the '
             f"environment variable {VARIABLES[kind]}, or let it come from the Hub."
         ) from error
@@ -175,18 +159,13 @@ def _squad(raw: Mapping[str, Any]) -> Iterable[Entry]:
 
 def _flat_squad(rows: Iterable[Mapping[str, Any]]) -> Iterable[Entry]:
     kept = list(rows)
-    articles: dict[str, list[str]] = {}
+    articles: dict[str, dict[str, None]] = {}  # by title, its paragraphs, each once
     for row in kept:
-        articles.setdefault(row["title"], []).append(row["context"])
-    paragraphs = {title: list(dict.fromkeys(texts)) for title, texts in articles.items()}
+        articles.setdefault(row["title"], {})[row["context"]] = None
     for row in kept:
-        if row["answers"]["text"]:
-            yield (
-                row["question"],
-                list(row["answers"]["text"]),
-                [row["context"]],
-                paragraphs[row["title"]],
-            )
+        answers = list(row["answers"]["text"])
+        if answers:
+            yield row["question"], answers, [row["context"]], list(articles[row["title"]])
 
 
 def _hotpotqa(raw: Iterable[Mapping[str, Any]]) -> Iterable[Entry]:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
+from page_bench.inputs import json_text
 from page_bench.inputs.errors import UsageError
+from page_bench.model import default_model
 from page_bench.tasks.ruler import RULES
 from page_bench.tasks.rulergen import (
     essays,
@@ -18,10 +25,8 @@ from page_bench.tasks.rulergen import (
     variables,
     words,
 )
-from page_bench.tasks.rulergen.cache import Store
-from page_bench.tasks.rulergen.draft import Draft, Parts
+from page_bench.tasks.rulergen.draft import Draft, SampleText, longest
 from page_bench.tasks.rulergen.meter import Meter
-from page_bench.tasks.rulergen.sizing import longest
 
 GENERATOR_VERSION = 2
 """Raise when any sample changes, so that none of an earlier version is taken from the disk."""
@@ -32,9 +37,11 @@ FULL = 0.95
 # first 500 samples, RULER's number, asks what another asks, and none depends on another.
 _QUESTION_STRIDE = 500
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
-class Settings:
+class SampleSettings:
     """What decides a set of samples, its tokenizer aside.
 
     Attributes:
@@ -58,16 +65,20 @@ class Settings:
 class Generator:
     """Makes the samples of one set.
 
+    On disk each sample is one file, so that processes which make the same set do not wait for each
+    other.
+
     Args:
         settings: of the set.
         meter: of the tokenizer.
         keep: whether samples are kept on disk and taken from there.
     """
 
-    def __init__(self, settings: Settings, meter: Meter, keep: bool = True) -> None:
+    def __init__(self, settings: SampleSettings, meter: Meter, keep: bool = True) -> None:
         self.settings = settings
         self._meter = meter
         self._keep = keep
+        self._reported = False
 
     def sample(self, index: int) -> dict[str, Any]:
         """The sample of an index.
@@ -82,12 +93,11 @@ class Generator:
         Raises:
             UsageError: not even the shortest sample fits, or what it is made from is missing.
         """
-        stored = self._store.read(index) if self._keep else None
-        if stored is not None:
-            return stored
-        row = self._make(index)
-        if self._keep:
-            self._store.write(row)
+        row = self._read(index) if self._keep else None
+        if row is None:
+            row = self._make(index)
+            if self._keep:
+                self._write(row)
         return row
 
     @cached_property
@@ -116,7 +126,8 @@ class Generator:
         return questions.load(kind, getattr(self.settings, kind)) if kind else None
 
     @cached_property
-    def _store(self) -> Store:
+    def _folder(self) -> Path:
+        """The folder of the set, named after everything that decides what its samples are."""
         sources = (self._templates, self._words, self._essay, self._corpus)
         identity = {
             "version": GENERATOR_VERSION,
@@ -127,7 +138,31 @@ class Generator:
             "tokenizer": self._meter.fingerprint,
             "sources": [source.digest for source in sources if source is not None],
         }
-        return Store(f"{self.settings.task}_{self.settings.length}", identity)
+        text = json.dumps(identity, sort_keys=True)
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        name = f"{self.settings.task}_{self.settings.length}_{key}"
+        return default_model.cache_root() / "rulergen" / name
+
+    def _read(self, index: int) -> dict[str, Any] | None:
+        """A sample on disk; None when it is not there or not whole."""
+        try:
+            row = json_text.parse((self._folder / f"{index:05d}.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        return row if isinstance(row, dict) and row.get("index") == index else None
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        """Keep a sample on disk; where that fails, say so once and go on without."""
+        file = self._folder / f"{row['index']:05d}.json"
+        part = file.with_suffix(f".{os.getpid()}.part")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(dict(row), ensure_ascii=False), encoding="utf-8")
+            os.replace(part, file)
+        except OSError as error:
+            if not self._reported:
+                _log.warning("Generated samples cannot be kept in %s: %s", self._folder, error)
+            self._reported = True
 
     def _make(self, index: int) -> dict[str, Any]:
         settings = self.settings
@@ -156,7 +191,7 @@ class Generator:
             "length": settings.length,
             "fill": fill,
             "shortfall": "" if fill >= FULL else why,
-            **draft.facts,
+            "haystack": draft.haystack,
         }
 
     def _drafts(self, index: int) -> Iterator[Draft]:
@@ -180,48 +215,30 @@ class Generator:
 
     def _fit(self, draft: Draft, limit: int) -> dict[str, Any] | None:
         """The longest form of a draft whose every prompt is within the limit; None for none."""
-        row = _Memo(lambda units: self._row(draft.build(units)))
+        row = lru_cache(maxsize=4)(lambda units: self._row(draft.build(units)))
         lengths = self._meter.prompts(row(draft.least))
         # All prompts say the same between their beginnings and ends: what is longest stays so.
         longest_protocol = max(lengths, key=lambda protocol: lengths[protocol])
-        found = longest(
-            lambda units: self._meter.prompt(row(units), longest_protocol),
-            draft.least,
-            draft.most,
-            limit,
-        )
+
+        def measure(units: int) -> int:
+            return self._meter.prompt(row(units), longest_protocol)
+
+        found = longest(measure, draft.least, draft.most, limit)
         if found is None:
             return None
         others = [protocol for protocol in lengths if protocol != longest_protocol]
-        tokens = found[1]
         for units in range(found[0], draft.least - 1, -1):
             # Save for a token where a prompt joins its parts, so each is counted in the end.
-            if units != found[0]:
-                tokens = self._meter.prompt(row(units), longest_protocol)
+            tokens = found[1] if units == found[0] else measure(units)
             tokens = max(tokens, *(self._meter.prompt(row(units), p) for p in others))
             if tokens <= limit:
                 return {**row(units), "prompt_tokens": tokens, "units": units}
         return None
 
-    def _row(self, parts: Parts) -> dict[str, Any]:
+    def _row(self, text: SampleText) -> dict[str, Any]:
         task = self.settings.task
         return {
-            **{**vars(parts), "answer": list(parts.answer)},
+            **{**text._asdict(), "answer": list(text.answer)},
             "task": task,
             "max_new_tokens": RULES[task].max_new_tokens,
         }
-
-
-class _Memo:
-    """A function that remembers its last few results."""
-
-    def __init__(self, function: Callable[[int], Mapping[str, Any]]) -> None:
-        self._function = function
-        self._known: dict[int, Mapping[str, Any]] = {}
-
-    def __call__(self, units: int) -> Mapping[str, Any]:
-        if units not in self._known:
-            if len(self._known) >= 4:
-                self._known.pop(next(iter(self._known)))
-            self._known[units] = self._function(units)
-        return self._known[units]

@@ -1,20 +1,21 @@
 """RULER's words, read from the installed lm-eval.
 
-They stand in the source files of its ruler tasks, which are parsed and not imported: importing
-them needs packages of their own and, for some, the network.
+They are in the source files of its ruler tasks, which are parsed and not imported: importing them
+needs packages of their own and, for some, the network.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import lm_eval
 
 from page_bench.inputs.errors import UsageError
 
@@ -61,11 +62,7 @@ class Templates:
 
 
 def fill(template: str, context: str, **fields: object) -> tuple[str, str]:
-    """Format a template and cut it where the question begins.
-
-    Returns:
-        Everything up to the end of the context and the newlines after it; the question.
-    """
+    """Format a template and cut it: up to the newlines after the context; the question."""
     head, tail = template.split("{context}")
     question = tail.lstrip("\n")
     newlines = tail[: len(tail) - len(question)]
@@ -74,14 +71,10 @@ def fill(template: str, context: str, **fields: object) -> tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def load() -> Templates:
-    """Read all templates.
-
-    Raises:
-        UsageError: lm-eval is installed in a version that keeps them elsewhere.
-    """
+    """Read all templates; UsageError: the installed lm-eval keeps them elsewhere."""
     try:
         return _read(_folder())
-    except (OSError, LookupError, ValueError, SyntaxError, TypeError) as error:
+    except (OSError, LookupError, StopIteration, ValueError, SyntaxError, TypeError) as error:
         raise UsageError(
             f"RULER's templates were not found in lm-eval {version('lm_eval')} ({error}): "
             "install the version that page-bench is tested with, `pip install lm-eval==0.4.13`."
@@ -89,10 +82,7 @@ def load() -> Templates:
 
 
 def _folder() -> Path:
-    spec = find_spec("lm_eval")
-    for place in (spec and spec.submodule_search_locations) or ():
-        return Path(place) / "tasks" / "ruler"
-    raise LookupError("lm_eval is not installed")
+    return Path(lm_eval.__file__).parent / "tasks" / "ruler"
 
 
 def _read(folder: Path) -> Templates:
@@ -100,55 +90,43 @@ def _read(folder: Path) -> Templates:
         return ast.parse((folder / name).read_text(encoding="utf-8"))
 
     prepare, niah, vt = tree("prepare_niah.py"), tree("niah_utils.py"), tree("vt_utils.py")
-    qa = tree("qa_utils.py")
+    haystack = next(n for n in ast.walk(prepare) if getattr(n, "name", "") == "get_haystack")
     one, several = _niah_prefixes(prepare)
-    chains = _config(vt)["variable_tracking"]
-    cwe, fwe = _config(tree("cwe_utils.py")), _config(tree("fwe_utils.py"))
+    qa, chains = tree("qa_utils.py"), _assigned(vt, "CONFIG", dict)["variable_tracking"]
+    cwe = _assigned(tree("cwe_utils.py"), "CONFIG", dict)
+    fwe = _assigned(tree("fwe_utils.py"), "CONFIG", dict)
+    documents = _assigned(qa, "CONFIG", dict)
     return Templates(
-        niah=_text(niah, "TEMPLATE"),
-        needle=_text(prepare, "NEEDLE"),
-        line=_text(_function(prepare, "get_haystack"), "haystack"),
+        niah=_assigned(niah, "TEMPLATE", str),
+        needle=_assigned(prepare, "NEEDLE", str),
+        line=_assigned(haystack, "haystack", str),
         niah_prefix=one,
         niah_prefix_plural=several,
         vt=chains["template"],
         vt_prefix=chains["answer_prefix"].strip(),
-        vt_line=_text(vt, "noise"),
+        vt_line=_assigned(vt, "noise", str),
         cwe=cwe["template"],
         cwe_prefix=cwe["answer_prefix"].strip(),
         fwe=fwe["template"],
         fwe_prefix=fwe["answer_prefix"].strip(),
-        qa=_config(qa)["template"],
-        qa_prefix=_config(qa)["answer_prefix"].strip(),
-        document=_text(qa, "DOCUMENT_PROMPT"),
+        qa=documents["template"],
+        qa_prefix=documents["answer_prefix"].strip(),
+        document=_assigned(qa, "DOCUMENT_PROMPT", str),
     )
 
 
-def _assigned(tree: ast.AST, name: str) -> Iterator[ast.expr]:
+_Literal = TypeVar("_Literal", str, dict[str, Any])
+
+
+def _assigned(tree: ast.AST, name: str, kind: type[_Literal]) -> _Literal:
+    """The first literal of a kind that is assigned to a name."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and any(
-            isinstance(target, ast.Name) and target.id == name for target in node.targets
-        ):
-            yield node.value
-
-
-def _text(tree: ast.AST, name: str) -> str:
-    for value in _assigned(tree, name):
-        if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            return value.value
-    raise LookupError(f"no text is assigned to {name}")
-
-
-def _config(tree: ast.AST) -> dict[str, Any]:
-    for value in _assigned(tree, "CONFIG"):
-        return dict(ast.literal_eval(value))
-    raise LookupError("no CONFIG")
-
-
-def _function(tree: ast.AST, name: str) -> ast.AST:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            return node
-    raise LookupError(f"no function {name}")
+        if isinstance(node, ast.Assign) and name in [getattr(t, "id", "") for t in node.targets]:
+            with suppress(ValueError, TypeError):
+                value = ast.literal_eval(node.value)
+                if isinstance(value, kind):
+                    return value
+    raise LookupError(f"no {kind.__name__} is assigned to {name}")
 
 
 def _niah_prefixes(tree: ast.AST) -> tuple[str, str]:
@@ -156,11 +134,8 @@ def _niah_prefixes(tree: ast.AST) -> tuple[str, str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
-                if (
-                    isinstance(key, ast.Constant)
-                    and key.value == "gen_prefix"
-                    and isinstance(value, ast.IfExp)
-                ):
+                named = isinstance(key, ast.Constant) and key.value == "gen_prefix"
+                if named and isinstance(value, ast.IfExp):
                     return _format_string(value.body), _format_string(value.orelse)
     raise LookupError("no gen_prefix")
 

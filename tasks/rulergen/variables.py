@@ -8,8 +8,7 @@ import string
 from collections.abc import Callable
 
 from page_bench.tasks.ruler import RULES
-from page_bench.tasks.rulergen.draft import Draft, Parts
-from page_bench.tasks.rulergen.sizing import longest
+from page_bench.tasks.rulergen.draft import Draft, SampleText, longest
 from page_bench.tasks.rulergen.templates import Templates, fill
 
 HOPS = 4
@@ -20,12 +19,8 @@ EXAMPLE_TOKENS = 500
 def draft(seed: str, length: int, templates: Templates, count: Callable[[str], int]) -> Draft:
     """A vt sample: one chain of five variables in noise, after an example of the same kind.
 
-    Args:
-        seed: all that is drawn depends on it alone.
-        length: of the sample in tokens.
-        templates: RULER's words.
-        count: a text's tokens, for the length of the example. Where not even one line of noise
-            fits into it, as with one token for each byte, it has that one line.
+    `count` gives a text's tokens, for the length of the example. Where not even one line of noise
+    fits into it, as with one token for each byte, it has that one line.
     """
     rng = random.Random(f"{seed} chain")
     value, value_shown = (str(v) for v in rng.sample(range(10_000, 100_000), 2))
@@ -39,11 +34,11 @@ def draft(seed: str, length: int, templates: Templates, count: Callable[[str], i
     found = longest(lambda n: count(shown(n)), 1, most, EXAMPLE_TOKENS - RULES["vt"].max_new_tokens)
     example = shown(1 if found is None else found[0])
 
-    def build(units: int) -> Parts:
+    def build(units: int) -> SampleText:
         context, question, prefix = _parts(templates, names, value, units, seed)
-        return Parts(f"{example}\n\n\n\n{context}", question, prefix, tuple(names))
+        return SampleText(f"{example}\n\n\n\n{context}", question, prefix, tuple(names))
 
-    return Draft(build, 1, length, "line of noise", facts={"haystack": "noise"})
+    return Draft(build, 1, length, "line of noise", "noise")
 
 
 def _names(rng: random.Random, letters: int) -> list[str]:

@@ -109,7 +109,7 @@ def test_json_that_is_sound() -> None:
 
 
 def test_sizes_of_tasks() -> None:
-    with pytest.raises(UsageError, match="more than the 100,000 that a set may have"):
+    with pytest.raises(UsageError, match="give at most 100,000"):
         dataset.load(512, "vt", num_samples=10**12)
     with pytest.raises(UsageError, match="give at most 1,000,000"):
         quickstart.needle_word(prompt_tokens=10**12)
