@@ -22,7 +22,6 @@ from page_bench.commands import leaderboard
 from page_bench.commands import sweep as sweep_command
 from page_bench.harness import plugin
 from page_bench.harness.hooks import TASKS_FOLDER
-from page_bench.leaderboard import shell
 from page_bench.leaderboard.add import rows_of
 from page_bench.leaderboard.check import read_board
 from page_bench.leaderboard.paths import is_local, without_folders, without_path
@@ -128,6 +127,9 @@ def test_a_group_whose_tasks_were_run_is_named(tmp_path: Path) -> None:
     groups = {"page_outer": ["page_inner"], "page_inner": [vt], "page_empty": []}
     results["group_subtasks"] = {"mine": ["page_outer", multikey], **groups}
     assert parsed(command_of(results)).tasks == ["page_outer", multikey]
+    # No lm-eval writes groups within themselves; they do not end in an endless search.
+    results["group_subtasks"] = {**groups, "page_inner": ["page_a"], "page_a": ["page_inner", vt]}
+    assert parsed(command_of(results)).tasks == ["page_outer", multikey]
 
 
 @pytest.mark.parametrize(
@@ -200,16 +202,31 @@ ODD = [
 ]
 
 
-def test_a_shell_reads_the_words_of_a_command_as_they_were() -> None:
-    text = shell.joined(ODD)
-    assert not {c for c in text if ord(c) < 32 or c in "\u202e\U000e0041"}
-    assert shell.split(text) == ODD
+def words_of(text: str) -> list[str]:
+    """A command as bash reads it."""
     asked = ["bash", "-c", f"printf '%s\\0' {text}"]
     printed = subprocess.run(asked, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
-    assert printed.stdout.decode("utf-8").split("\0")[:-1] == ODD
-    for unclosed in ("a 'b", 'a "b', "a $'b\\'"):
-        with pytest.raises(ValueError, match="No closing quotation"):
-            shell.split(unclosed)
+    return printed.stdout.decode("utf-8").split("\0")[:-1]
+
+
+@pytest.mark.parametrize("word", ODD)
+def test_a_shell_reads_the_words_of_a_command_as_they_were(tmp_path: Path, word: str) -> None:
+    args = {"pretrained": f"tiny{word}", "evictor": "snapkv", "budget": 0.25, "gate": "page"}
+    results = results_with(tmp_path, config_model_args=args, system_instruction=f"a{word}")
+    text = command_of(results)
+    assert not {c for c in text if ord(c) < 32 or c in "\u202e\U000e0041"}
+    words = words_of(text)
+    assert words[words.index("--system_instruction") + 1] == f"a{word}"
+    # So does page-bench, as far as it names the arm.
+    named = named_arm(text)
+    assert named["pretrained"] == without_folders(f"tiny{word}")
+    assert named["tasks"] == list(results["configs"])
+
+
+@pytest.mark.parametrize("unclosed", ["lm_eval 'b", 'lm_eval "b'])
+def test_a_command_with_an_open_quote_is_none(unclosed: str) -> None:
+    with pytest.raises(ValueError, match=r"no shell command .*No closing quotation"):
+        named_arm(unclosed)
 
 
 def test_an_instruction_of_several_lines_can_be_added(tmp_path: Path) -> None:
@@ -220,7 +237,7 @@ def test_an_instruction_of_several_lines_can_be_added(tmp_path: Path) -> None:
     assert leaderboard.run(["add", str(path), "--file", str(file)]) == 0
     (row,) = read_board(file).rows
     assert json.loads(str(row["data"]))["system_instruction"] == told
-    words = shell.split(str(row["command"]))
+    words = words_of(str(row["command"]))
     assert words[words.index("--system_instruction") + 1] == told
 
 

@@ -87,7 +87,7 @@ def test_wheel_holds_every_file_of_the_package_once(wheel: Path) -> None:
     in_package = {name.removeprefix("page_bench/") for name in names if "dist-info" not in name}
     package = ROOT / "page_bench"
     found = [path.relative_to(package) for path in package.rglob("*.py")]
-    assets = {f"leaderboard/{name}" for name in ("published.csv", *ASSETS)}
+    assets = {f"leaderboard/{name}" for name in ("published.csv", "schema.json", *ASSETS)}
     assets |= {"pages/kept.html", "pages/kept.js"}
     # The links to evictors and tasks may or may not be followed.
     code = {path.as_posix() for path in found if path.parts[0] not in ("evictors", "tasks")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from stored_traces import stored
 
 from page_bench.commands import report
 from page_bench.inputs.errors import UsageError
-from page_bench.leaderboard import counterpart, page, reproduce, shell
+from page_bench.leaderboard import counterpart, page, reproduce
 from page_bench.report import files
 
 
@@ -30,7 +31,7 @@ def test_the_page_and_the_comparison_run_no_file(title: str, wrapper: str) -> No
 
 def test_a_rows_command_runs_no_file(title: str) -> None:
     words = ["--model_args", f"pretrained=tiny,evictor={title},budget=0.25", "--tasks", "page_vt"]
-    found = reproduce.named_arm(shell.joined([*reproduce.PREFIX, *words]))
+    found = reproduce.named_arm(shlex.join([*reproduce.PREFIX, *words]))
     assert (found["evictor"], found["budget"]) == (title, 0.25)
 
 

@@ -22,7 +22,6 @@ from page_bench.leaderboard.compare import (
     compare,
     differing,
     false_discoveries,
-    verdicts,
 )
 from page_bench.leaderboard.counterpart import Refused, counterparts
 from page_bench.leaderboard.difference import VERDICTS
@@ -122,7 +121,7 @@ def _interval(value: float, low: float | None, high: float | None, signed: bool 
 def _summary(compared: Sequence[Comparison], margin: float) -> list[str]:
     if not compared:
         return ["No reported number has a counterpart in these runs."]
-    counts = verdicts(compared)
+    counts = Counter(one.verdict for one in compared)
     expected, found = false_discoveries(compared)
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
     lines = [
@@ -172,7 +171,7 @@ def _json(
     expected, found = false_discoveries(compared)
     whole: dict[str, Any] = {
         "compared": list(compared),
-        "verdicts": dict(verdicts(compared)),
+        "verdicts": dict(Counter(one.verdict for one in compared)),
         "expected_by_chance": expected,
         "after_benjamini_hochberg": found,
         "uncompared": list(left),

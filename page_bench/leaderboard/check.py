@@ -1,37 +1,33 @@
-"""What is wrong with a leaderboard's files, each thing in a sentence of its own."""
+"""All that is wrong with a leaderboard's files, each thing in a sentence of its own."""
 
 from __future__ import annotations
 
 import csv
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from page_bench.inputs import text_file
 from page_bench.inputs.errors import UsageError
-from page_bench.leaderboard.agreement import between_rows, between_tables
-from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS, Column, named
-from page_bench.leaderboard.consistency import within_row, within_task
-from page_bench.leaderboard.file import SCHEMA, TASKS, Board, Line, beside, parse_line, read_lines
-from page_bench.leaderboard.row import Row, to_value
-from page_bench.leaderboard.schema import schema_text
+from page_bench.leaderboard.columns import COLUMNS, SCHEMA_TEXT, TASK_COLUMNS, Column
+from page_bench.leaderboard.consistency import (
+    between_rows,
+    between_tables,
+    within_row,
+    within_task,
+)
+from page_bench.leaderboard.file import SCHEMA, TASKS, Board, Line, beside, read_lines
+from page_bench.leaderboard.reproduce import is_control
+from page_bench.leaderboard.row import to_value
 
 _FORMULA = ("=", "+", "@", "-")
 """What begins a formula in a spreadsheet."""
 _MARKUP = "<>`"
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong.
-
-    Attributes:
-        path: of the file.
-        line: its number, from 1 on; 0 where it is the whole file.
-        column: its name; empty where it is the whole line.
-        what: a sentence without its subject.
-    """
+class Finding(NamedTuple):
+    """One thing that is wrong; line 0 is the whole file, no column the whole line."""
 
     path: Path
     line: int
@@ -58,14 +54,10 @@ def read_board(path: Path) -> Board:
 
 
 def examined(path: Path) -> tuple[Board, list[Finding]]:
-    """The leaderboard in a file, and all that is wrong with it.
+    """The leaderboard in a file, its tasks and schema beside it, and all that is wrong with it.
 
-    Args:
-        path: of `leaderboard.csv`; `tasks.csv` and `schema.json` are looked for beside it.
-
-    Returns:
-        Rows without a finding in themselves, and the findings by file and line. A file that is no
-        table of the right columns has one finding.
+    Rows with a finding in themselves are left out. Findings are sorted by file and line; a file
+    that is no table of the right columns has one.
     """
     lines: list[list[Line]] = []
     for file, columns in ((path, COLUMNS), (beside(path, TASKS), TASK_COLUMNS)):
@@ -82,56 +74,43 @@ def examined(path: Path) -> tuple[Board, list[Finding]]:
 def examined_lines(
     path: Path, rows: Sequence[Line], tasks: Sequence[Line]
 ) -> tuple[Board, list[Finding]]:
-    """The leaderboard in the lines of both tables, and all that is wrong with it.
-
-    Args:
-        path: what to call `leaderboard.csv`.
-        rows, tasks: the lines of it and of `tasks.csv`.
-    """
+    """The leaderboard in the lines of both tables, and all that is wrong with it."""
     found: list[Finding] = []
-    good_rows: list[tuple[int, Row]] = []
-    good_tasks: list[tuple[int, Row]] = []
-    for file, columns, lines, good in (
-        (path, COLUMNS, rows, good_rows),
-        (beside(path, TASKS), TASK_COLUMNS, tasks, good_tasks),
+    good = []
+    beside_it = beside(path, TASKS)
+    for file, columns, lines, within in (
+        (path, COLUMNS, rows, within_row),
+        (beside_it, TASK_COLUMNS, tasks, within_task),
     ):
-        for line in lines:
-            own = list(_fields(file, line, columns))
-            if not own:
-                row = parse_line(line, columns)
-                check = within_row if columns is COLUMNS else within_task
-                own = [Finding(file, line.number, *told) for told in check(row)]
-                good.append((line.number, row))
-            found += own
-    board = Board(tuple(row for _, row in good_rows), tuple(row for _, row in good_tasks))
-    for number, column, what in between_rows(good_rows):
-        found.append(Finding(path, number, column, what))
+        whole = []
+        for number, fields in lines:
+            told = list(_fields(fields, columns))
+            if not told:
+                row = {column.name: to_value(column, fields[column.name]) for column in columns}
+                told = list(within(row))
+                whole.append((number, row))
+            found += [Finding(file, number, *one) for one in told]
+        good.append(whole)
+    found += [Finding(path, *told) for told in between_rows(good[0])]
     if not found:
-        for name, number, column, what in between_tables(good_rows, good_tasks):
-            file = path if name is None else beside(path, name)
-            found.append(Finding(file, number, column, what))
-    return board, found
+        for name, line, column, what in between_tables(*good):
+            found.append(Finding(beside_it if name else path, line, column, what))
+    return Board(*(tuple(row for _, row in whole) for whole in good)), found
 
 
-def _fields(path: Path, line: Line, columns: Sequence[Column]) -> Iterator[Finding]:
-    """What is wrong with single fields."""
-    measured = line.fields.get("source", "measured") == "measured"
-    for name, column in named(columns).items():
-        text = line.fields[name]
+def _fields(fields: dict[str, str], columns: Sequence[Column]) -> Iterator[tuple[str, str]]:
+    """What is wrong with single fields: the column and the sentence."""
+    for column in columns:
+        text = fields[column.name]
         what = _damage(column, text)
-        if what is None and text == "" and column.always and (measured or not _may_lack(column)):
+        if what is None and text == "" and column.always:
             what = "is empty, which a complete row never is; add the run again"
         if what is not None:
-            yield Finding(path, line.number, name, f"{what}.")
-
-
-def _may_lack(column: Column) -> bool:
-    """Whether others' reports may leave a column open."""
-    return column.part in ("provenance", "figure") or column.name in ("data", "gate_args")
+            yield column.name, f"{what}."
 
 
 def _damage(column: Column, text: str) -> str | None:
-    unprintable = next((c for c in text if unicodedata.category(c).startswith("C")), None)
+    unprintable = next(filter(is_control, text), None)
     if unprintable is not None:
         name = unicodedata.name(unprintable, f"U+{ord(unprintable):04X}")
         return f"holds the control character {name}; remove it"
@@ -145,11 +124,7 @@ def _damage(column: Column, text: str) -> str | None:
         return None
     if text.startswith(_FORMULA):
         return f"begins with {text[0]!r}, which a spreadsheet takes for a formula; remove it"
-    if (
-        column.kind != "json"
-        and column.name != "command"
-        and any(character in text for character in _MARKUP)
-    ):
+    if column.kind != "json" and column.name != "command" and not set(text).isdisjoint(_MARKUP):
         return f"is {text!r:.60}, which holds markup; names hold none of {' '.join(_MARKUP)}"
     if text != text.strip():
         return f"is {text!r:.60}, with a space at an end; remove it"
@@ -158,11 +133,9 @@ def _damage(column: Column, text: str) -> str | None:
 
 def _schema(path: Path) -> list[Finding]:
     try:
-        text = text_file.read(path)
+        if text_file.read(path) == SCHEMA_TEXT:
+            return []
+        what = "is not the schema of this page-bench"
     except (OSError, text_file.NotText) as error:
-        return [Finding(path, 0, "", f"cannot be read ({error}); add a run to write it anew.")]
-    if text == schema_text():
-        return []
-    return [
-        Finding(path, 0, "", "is not the schema of this page-bench; add a run to write it anew.")
-    ]
+        what = f"cannot be read ({error})"
+    return [Finding(path, 0, "", f"{what}; add a run to write it anew.")]

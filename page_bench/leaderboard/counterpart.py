@@ -1,17 +1,17 @@
-"""Which of our runs ask what the PAGE paper asked, and why others do not."""
+"""Our runs that ask what the PAGE paper asked, and why others do not."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from page_bench.analysis.cells import Cell
-from page_bench.analysis.outcomes import metric_of
-from page_bench.analysis.pairs import Family, Pair, families
+import pandas as pd
+
+from page_bench.analysis.pairs import Pair, families
 from page_bench.config import PageConfig
 from page_bench.evictors import is_in_file
 from page_bench.evictors.base import Granularity
@@ -39,22 +39,15 @@ _EAGER = {"Qwen2.5-1.5B", "Qwen2.5-3B", "Mistral-7B-v0.3", "Qwen3-4B"}
 """Models that the authors prefilled with eager attention at 4K; all else by SDPA, with the window
 read afterwards."""
 
-_UNUSED = (
-    *("plain_score", "full_score", "plain_bytes", "full_bytes"),
-    *("prefill_s", "gate_s", "plain_s", "full_s"),
-)
-"""Columns of a cell that no comparison reads."""
+Cells = dict[tuple[str, str, str], pd.DataFrame]
+"""Inputs by the paper's model and context and our evictor with its granularity, such as
+`snapkv shared`. One row per input and budget, ordered by both: `task`; `input`, a number; `budget`;
+`drop`, D; `plain` and `full`, 0 or 1; `plain_kept` and `full_kept`, shares of the cache."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Inputs of ours that no reported number is about.
-
-    Attributes:
-        what: the arm or suite.
-        n: prompts of it, over all budgets.
-        reason: a phrase.
-    """
+    """An arm or suite of n prompts, over all budgets, that no reported number is about, and why."""
 
     what: str
     n: int
@@ -63,30 +56,29 @@ class Refused:
 
 def counterparts(
     arms: Mapping[Arm, list[Pair]], any_numerics: bool = False
-) -> tuple[list[Cell], list[Refused]]:
-    """Cells in the paper's names, one per model, context and evictor, with all their budgets.
+) -> tuple[Cells, list[Refused]]:
+    """Cells in the paper's names, and what was left out.
 
     Args:
         arms: plain and full answers, see `pair_runs`.
         any_numerics: take runs of another dtype or attention implementation as well.
-
-    Returns:
-        Cells of metric `METRIC` whose gate `page` stands at τ = 0, to be set anew for each number;
-        `suite` is the paper's context. And what was left out.
     """
-    cells: list[Cell] = []
+    cells: Cells = {}
     refused: list[Refused] = []
     for family in families(arms):
-        by_context: dict[str | None, list[Pair]] = {}
+        arm = family.arm
+        by_context: dict[str, list[Pair]] = defaultdict(list)
         for pair in family.pairs:
-            by_context.setdefault(_place(pair.sample.task)[0], []).append(pair)
+            by_context[_context(pair.sample.task)].append(pair)
         for context, pairs in by_context.items():
-            reasons = _reasons(family, context, pairs, any_numerics)
-            if reasons or context is None:
-                what = f"{family.arm.model} {family.label}{f' at {context}' if context else ''}"
+            model = paper_name(arm.model)
+            reasons = _reasons(arm, model, context, pairs, any_numerics)
+            if reasons or model is None:
+                what = f"{arm.model} {family.label}{f' at {context}' if context else ''}"
                 refused.append(Refused(what, len(pairs), "; ".join(reasons)))
             else:
-                cells.append(_cell(family.arm, context, pairs))
+                key = model, context, f"{arm.evictor} {arm.granularity}"
+                cells.setdefault(key, _cell(pairs))
     return cells, refused
 
 
@@ -96,24 +88,19 @@ def attention_of(model: str, context: str) -> str:
 
 
 def _reasons(
-    family: Family, context: str | None, pairs: Sequence[Pair], any_numerics: bool
+    arm: Arm, model: str | None, context: str, pairs: Sequence[Pair], any_numerics: bool
 ) -> list[str]:
     """What sets these inputs apart from the paper's."""
-    arm, model = family.arm, paper_name(family.arm.model)
-    if context is None:
+    if not context:
         return ["the paper has no such tasks (it has page_ruler_* and page_longbench_page_*)"]
     if model is None:
         return ["the paper has no such model"]
+    numerics = {"dtype": "bfloat16", "attn_implementation": attention_of(model, context)}
     found = [
         f"{name}={getattr(arm, name)}, the paper's is {wanted}"
-        for name, wanted in _SETTINGS.items()
+        for name, wanted in {**_SETTINGS, **({} if any_numerics else numerics)}.items()
         if getattr(arm, name) != wanted
     ]
-    if not any_numerics:
-        numerics = (("dtype", "bfloat16"), ("attn_implementation", attention_of(model, context)))
-        for name, wanted in numerics:
-            if getattr(arm, name) != wanted:
-                found.append(f"{name}={getattr(arm, name)}, the paper's is {wanted}")
     plain = pairs[0].plain
     options = _paper_options(plain)
     if options is not None and plain.evictor_args != options:
@@ -148,41 +135,30 @@ def _paper_options(trace: Trace) -> dict[str, object] | None:
     return dataclasses.asdict(page.make_evictor())
 
 
-def _place(task: str) -> tuple[str | None, str]:
-    """The paper's context and name of a task; None for tasks that it does not have."""
-    suite, name = split(task)
-    found = _SUITE.fullmatch(suite)
+def _context(task: str) -> str:
+    """The paper's context of a task; empty for tasks that it does not have."""
+    found = _SUITE.fullmatch(split(task)[0])
     if found is None:
-        return None, task
-    return (found[1].upper() if found[1] else "LongBench"), name
+        return ""
+    return found[1].upper() if found[1] else "LongBench"
 
 
-def _cell(arm: Arm, context: str, pairs: Sequence[Pair]) -> Cell:
-    import pandas as pd
-
+def _cell(pairs: Sequence[Pair]) -> pd.DataFrame:
     number: dict[tuple[str, int, int], int] = {}
     rows: dict[tuple[int, float], dict[str, object]] = {}
     for pair in pairs:
         plain, full, sample = pair.plain, pair.full, pair.sample
-        task = _place(sample.task)[1]
+        task = split(sample.task)[1]
         # The suites mixed4 and partition6 share inputs, which count once.
         key = number.setdefault((task, sample.doc_id, sample.repeat), len(number))
         rows[key, plain.budget] = {
             "task": task,
-            "doc_id": sample.doc_id,
-            "repeat": sample.repeat,
             "input": key,
             "budget": plain.budget,
-            "prompt_tokens": plain.prompt_tokens,
             "drop": plain.drop,
-            "open": plain.drop >= 0,
-            "plain": metric_of(plain, METRIC),
-            "full": metric_of(full, METRIC),
+            "plain": getattr(plain, METRIC),
+            "full": getattr(full, METRIC),
             "plain_kept": plain.kept_kv,
             "full_kept": full.kept_kv,
-            **dict.fromkeys(_UNUSED, math.nan),
         }
-    table = pd.DataFrame(list(rows.values())).sort_values(["input", "budget"], ignore_index=True)
-    name = paper_name(arm.model) or arm.model
-    evictor = f"{arm.evictor} {arm.granularity}"
-    return Cell(name, context, evictor, "page", 0.0, None, METRIC, table, None)
+    return pd.DataFrame(list(rows.values())).sort_values(["input", "budget"], ignore_index=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from scipy.stats import norm
+
 from page_bench.analysis.intervals import LEVEL, Estimate
 
 AGREES, DIFFERS, TOO_FEW = "agrees", "differs", "too few to tell"
 VERDICTS = (AGREES, DIFFERS, TOO_FEW)
 POWER = 0.8
 """With this probability the smallest difference that is named would have been seen."""
+_Z = float(norm.ppf((1 + LEVEL) / 2))
 
 
 @dataclass(frozen=True)
@@ -43,22 +46,19 @@ class Difference:
 
 
 def of_shares(ours: int, n: int, theirs: int, m: int) -> Difference:
-    """Shares of n and of m independent outcomes: Newcombe's interval, p of the score test.
-
-    Args:
-        ours, theirs: successes.
-        n, m: outcomes, above 0.
-    """
-    from scipy.stats import norm
+    """Successes among n and m > 0 independent outcomes: Newcombe's interval, score test's p."""
     from statsmodels.stats.proportion import confint_proportions_2indep
+
+    def error(pooled: float) -> float:
+        return math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
 
     low, high = confint_proportions_2indep(ours, n, theirs, m, method="newcomb", alpha=1 - LEVEL)
     value = ours / n - theirs / m
-    error = _error((ours + theirs) / (n + m), n, m)
-    p = 1.0 if error == 0 else float(2 * norm.sf(abs(value) / error))
+    spread = error((ours + theirs) / (n + m))
+    p = 1.0 if spread == 0 else float(2 * norm.sf(abs(value) / spread))
     # Shares of 0 and 1 would claim no spread at all.
-    spread = _error((ours + theirs + 1) / (n + m + 2), n, m)
-    return Difference(value, float(low), float(high), p, _seen(spread))
+    smallest = _seen(error((ours + theirs + 1) / (n + m + 2)))
+    return Difference(value, float(low), float(high), p, smallest)
 
 
 def of_means(
@@ -73,24 +73,16 @@ def of_means(
             do.
         m: their inputs; None if not reported: as many as ours.
     """
-    from scipy.stats import norm
-
-    z = float(norm.ppf((1 + LEVEL) / 2))
     # Inputs that are all alike say of the spread only what none of n says of a share.
-    own = (ours.high - ours.low) / (2 * z) or z / (ours.n + z * z)
-    known = low is not None and high is not None and high > low
-    their = (high - low) / (2 * z) if known else own * math.sqrt(ours.n / (m or ours.n))  # type: ignore[operator]
+    own = (ours.high - ours.low) / (2 * _Z) or _Z / (ours.n + _Z * _Z)
+    their = own * math.sqrt(ours.n / (m or ours.n))
+    if low is not None and high is not None and high > low:
+        their = (high - low) / (2 * _Z)
     error = math.hypot(own, their)
     gap = ours.value - value
     p = float(2 * norm.sf(abs(gap) / error))
-    return Difference(gap, gap - z * error, gap + z * error, p, _seen(error))
+    return Difference(gap, gap - _Z * error, gap + _Z * error, p, _seen(error))
 
 
 def _seen(error: float) -> float:
-    from scipy.stats import norm
-
-    return float(norm.ppf((1 + LEVEL) / 2) + norm.ppf(POWER)) * error
-
-
-def _error(pooled: float, n: int, m: int) -> float:
-    return math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
+    return (_Z + float(norm.ppf(POWER))) * error

@@ -6,65 +6,49 @@ import csv
 import io
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from page_bench.inputs import text_file
 from page_bench.inputs.errors import UsageError
-from page_bench.leaderboard.columns import COLUMNS, TASK_COLUMNS, Column
-from page_bench.leaderboard.row import Row, Value, sort_key, texts, to_value
-from page_bench.leaderboard.schema import schema_text
+from page_bench.leaderboard.columns import COLUMNS, SCHEMA_TEXT, TASK_COLUMNS, Column
+from page_bench.leaderboard.row import Row, sort_key, texts
 
 TASKS, SCHEMA = "tasks.csv", "schema.json"
+Line = tuple[int, dict[str, str]]
+"""A line of a table: its number in the file, from 1 on, and its fields by column."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """What the two tables hold.
-
-    Attributes:
-        rows: of `leaderboard.csv`, in order.
-        tasks: of `tasks.csv`, in order.
-    """
+    """The rows of `leaderboard.csv` and of `tasks.csv`, in order."""
 
     rows: tuple[Row, ...] = ()
     tasks: tuple[Row, ...] = ()
 
     def tasks_of(self, row: Row) -> list[Row]:
         """The tasks that a row is made of."""
-        return list(self._tasks.get(row["row"], ()))
+        return self._tasks.get(row["row"], [])
 
     @cached_property
-    def _tasks(self) -> dict[Value, list[Row]]:
-        found: dict[Value, list[Row]] = {}
+    def _tasks(self) -> dict[str, list[Row]]:
+        found: dict[str, list[Row]] = defaultdict(list)
         for task in self.tasks:
-            found.setdefault(task["row"], []).append(task)
-        return found
+            found[task["row"]].append(task)
+        return dict(found)
 
-    def with_rows(self, rows: Iterable[Row], tasks: Iterable[Row]) -> Board:
+    def with_rows(self, rows: Sequence[Row], tasks: Iterable[Row]) -> Board:
         """This and more rows, which take the place of those with the same `row`."""
-        added = list(rows)
-        gone = {row["row"] for row in added}
-        all_rows = sorted([*(r for r in self.rows if r["row"] not in gone), *added], key=sort_key)
+        gone = {row["row"] for row in rows}
+        all_rows = sorted([*(r for r in self.rows if r["row"] not in gone), *rows], key=sort_key)
         place = {row["row"]: i for i, row in enumerate(all_rows)}
         all_tasks = [*(t for t in self.tasks if t["row"] not in gone), *tasks]
-        all_tasks.sort(key=lambda task: (place[task["row"]], str(task["task"])))
+        all_tasks.sort(key=lambda task: (place[task["row"]], task["task"]))
         return Board(tuple(all_rows), tuple(all_tasks))
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a table.
-
-    Attributes:
-        number: of the line in the file, from 1 on.
-        fields: by column, as they stand there.
-    """
-
-    number: int
-    fields: dict[str, str]
 
 
 def beside(path: Path, name: str) -> Path:
@@ -96,17 +80,17 @@ def read_lines(path: Path, columns: Sequence[Column]) -> list[Line]:
     if not text.endswith("\n"):
         raise UsageError(f"{path} does not end with a line break: it was cut off; restore it.")
     reader = csv.reader(io.StringIO(text), strict=True)
+    names = [column.name for column in columns]
     lines: list[Line] = []
     try:
-        _check_header(path, next(reader), [column.name for column in columns])
+        _check_header(path, next(reader), names)
         for fields in reader:
             if len(fields) != len(columns):
                 raise UsageError(
                     f"{path} line {reader.line_num} has {len(fields)} fields, not {len(columns)}; "
                     f"restore it, or add the run again."
                 )
-            names = (column.name for column in columns)
-            lines.append(Line(reader.line_num, dict(zip(names, fields, strict=True))))
+            lines.append((reader.line_num, dict(zip(names, fields, strict=True))))
     except csv.Error as error:
         raise UsageError(
             f"{path} line {reader.line_num} is no CSV: {error}; restore it."
@@ -121,26 +105,18 @@ def _check_header(path: Path, given: Sequence[str], wanted: Sequence[str]) -> No
         raise UsageError(f"{path} line 1 has the unknown column {unknown[0]!r}; remove it.")
     if missing:
         raise UsageError(f"{path} line 1 lacks the column {missing[0]}; restore it.")
-    if list(given) != list(wanted):
+    if given != wanted:
         first = next(a for a, b in zip(given, wanted, strict=False) if a != b)
         raise UsageError(
             f"{path} line 1 has the column {first} in the wrong place; order them as {SCHEMA} does."
         )
 
 
-def line_of(number: int, row: Row, columns: Sequence[Column]) -> Line:
-    """The line that a row makes."""
-    names = (column.name for column in columns)
-    return Line(number, dict(zip(names, texts(row, columns), strict=True)))
-
-
-def parse_line(line: Line, columns: Sequence[Column]) -> Row:
-    """The values of a line that holds nothing wrong.
-
-    Raises:
-        ValueError: a field that its column cannot hold.
-    """
-    return {column.name: to_value(column, line.fields[column.name]) for column in columns}
+def lines_of(rows: Iterable[Row], columns: Sequence[Column]) -> list[Line]:
+    """The lines that rows make, numbered from 0 on."""
+    names = [column.name for column in columns]
+    made = (dict(zip(names, texts(row, columns), strict=True)) for row in rows)
+    return list(enumerate(made))
 
 
 def write_board(path: Path, board: Board) -> None:
@@ -153,7 +129,7 @@ def write_board(path: Path, board: Board) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(beside(path, TASKS), _table(board.tasks, TASK_COLUMNS))
         replace(path, _table(board.rows, COLUMNS))
-        replace(beside(path, SCHEMA), schema_text())
+        replace(beside(path, SCHEMA), SCHEMA_TEXT)
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror or error}).") from error
 
@@ -162,12 +138,10 @@ def _table(rows: Iterable[Row], columns: Sequence[Column]) -> str:
     return csv_text([c.name for c in columns], (texts(row, columns) for row in rows))
 
 
-def csv_text(header: Sequence[str], lines: Iterable[Sequence[Value]]) -> str:
+def csv_text(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
     """A table as CSV."""
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
+    csv.writer(file, lineterminator="\n").writerows([header, *lines])
     return file.getvalue()
 
 

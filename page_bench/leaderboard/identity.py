@@ -1,4 +1,4 @@
-"""Which arm a row is of, and what its prompts and answers depend on besides."""
+"""The arm that a row is of, what its prompts and answers depend on besides, and its provenance."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from page_bench.leaderboard.reproduce import (
     model_args,
     told_in_one_turn,
 )
-from page_bench.leaderboard.row import Value, to_json
-from page_bench.leaderboard.run import Run
+from page_bench.leaderboard.row import Row, to_json
+from page_bench.leaderboard.run import FinishedRun
 from page_bench.records.suites import split
 from page_bench.records.trace import Trace
 
@@ -39,9 +39,13 @@ _NO_ANSWER = (
     *("trust_remote_code", "low_cpu_mem_usage", "revision", "subfolder", "gguf_file", "peft"),
     *("delta", "token", "use_fast_tokenizer"),
 )
-"""Model arguments that change no answer, or stand in columns of their own."""
+"""Model arguments that change no answer, or have columns of their own."""
 _NAMING = re.compile(r" (?:revision|subfolder|gguf_file|peft|delta)=")
-_FULL: dict[str, Value] = {
+_OF_TRACE = (
+    *("dtype", "attn_implementation", "protocol", "compress", "granularity", "score_norm"),
+    *("n_sink", "recent", "window", "top_k", "gate", "tau_variant"),
+)
+_FULL: Row = {
     "evictor": "none",
     "evictor_args": "{}",
     "granularity": "shared",
@@ -51,78 +55,51 @@ _FULL: dict[str, Value] = {
 """The full cache is one arm, whatever its run would have evicted with another gate."""
 
 
-def identity_of(run: Run, suite: str, traces: Sequence[Trace]) -> dict[str, Value]:
-    """The identity columns of a suite's row.
+def described(run: FinishedRun, suite: str, traces: Sequence[Trace]) -> dict[str, Any]:
+    """All of a suite's row but its figures: identity, who measured, provenance.
 
     Raises:
         UsageError: its tasks word their prompts in different ways.
     """
-    first = traces[0]
+    first, results, page = traces[0], run.results, run.page
     protocols = {trace.protocol for trace in traces}
     if len(protocols) > 1:
-        told = " and ".join(sorted(str(protocol) for protocol in protocols))
+        told = " and ".join(sorted(map(str, protocols)))
         raise UsageError(f"{run.path}: {suite} mixes the protocols {told}; run them apart.")
     length = _LENGTH.search(suite)
-    values: dict[str, Value] = {
-        "model": _model(run),
-        "dtype": first.dtype,
-        "attn_implementation": first.attn_implementation,
-        "suite": suite,
-        "length": None if length is None else length[1],
-        "protocol": first.protocol,
-        "chat_template": bool(run.page.get("chat_template")),
-        "compress": first.compress,
-        "evictor": without_path(first.evictor),
-        "evictor_args": to_json(without_folders(first.evictor_args)),
-        "granularity": first.granularity,
-        "score_norm": first.score_norm,
-        "n_sink": first.n_sink,
-        "recent": first.recent,
-        "window": first.window,
-        "top_k": first.top_k,
-        "gate": first.gate,
-        "gate_args": to_json({**without_folders(first.gate_args), **_rule(run, first)}),
-        "tau_variant": first.tau_variant,
-        "budget": float(first.budget),
-        "data": to_json(_data(run, traces)),
-    }
-    return {**values, **_FULL} if first.gate == "closed" else values
-
-
-def marks_of(run: Run, suite: str) -> dict[str, Value]:
-    """Who measured, and whether the row is a demonstration."""
-    why = []
-    if suite.startswith(GENERATED):
-        why.append("generated data")
-    parameters = run.results["config"].get("model_num_parameters")
+    why = ["generated data"] if suite.startswith(GENERATED) else []
+    parameters = results["config"].get("model_num_parameters")
     if isinstance(parameters, int) and 0 < parameters < SMALL:
         why.append(f"model of {parameters / 1e6:.0f} M parameters")
+    machine = str(results.get("pretty_env_info") or "")
     return {
+        **{name: getattr(first, name) for name in _OF_TRACE},
         "source": "measured",
         "demonstration": bool(why),
         "why": "; ".join(why) or None,
-    }
-
-
-def provenance_of(run: Run) -> dict[str, Value]:
-    """Versions, device, date and command."""
-    results = run.results
-    told = str(results.get("pretty_env_info") or "")
-    day = datetime.fromtimestamp(float(results["date"]), UTC).date()
-    return {
-        "page_bench": run.page.get("page_bench"),
+        "model": _model(run),
+        "suite": suite,
+        "length": length and length[1],
+        "chat_template": bool(page.get("chat_template")),
+        "evictor": without_path(first.evictor),
+        "evictor_args": to_json(without_folders(first.evictor_args)),
+        "gate_args": to_json({**without_folders(first.gate_args), **_rule(run, first)}),
+        "budget": float(first.budget),
+        "data": to_json(_data(run, traces)),
+        "page_bench": page.get("page_bench"),
         "lm_eval": results.get("lm_eval_version"),
-        "torch": _line(told, "PyTorch version"),
+        "torch": _line(machine, "PyTorch version"),
         "transformers": results.get("transformers_version"),
-        # Records of earlier versions know the folder that the run was started in alone.
-        "commit": run.page.get("page_bench_commit") or results.get("git_hash"),
-        "device": _device(str(run.page["device"]), told),
-        "date": day.isoformat(),
+        # Records of earlier versions know only the folder that the run was started in.
+        "commit": page.get("page_bench_commit") or results.get("git_hash"),
+        "device": _device(page["device"], machine),
+        "date": datetime.fromtimestamp(float(results["date"]), UTC).date().isoformat(),
         "command": command_of(results),
+        **(_FULL if first.gate == "closed" else {}),
     }
 
 
-def _model(run: Run) -> str:
+def _model(run: FinishedRun) -> str:
     """The model's name; a folder goes by its last part, whether model, adapter or file."""
     name = run.traces[0].model
     given = run.results["config"]["model_args"] or {}
@@ -136,22 +113,18 @@ def _model(run: Run) -> str:
     return str(without_folders(alone)) + name[len(alone) :]
 
 
-def _rule(run: Run, trace: Trace) -> dict[str, Any]:
-    """What the rule for τ was given; a file stands for the pilot, so its size then counts for
-    nothing."""
+def _rule(run: FinishedRun, trace: Trace) -> dict[str, Any]:
+    """What the rule for τ was given; a calibration file replaces the pilot, whatever its size."""
     names = _RULES.get(trace.tau_variant or "", ())
-    given: dict[str, Any] = {}
-    for name in names:
-        value = trace.tau if name == "tau" else run.page.get(name)
-        if value is not None:
-            given[name] = value
+    values = {name: trace.tau if name == "tau" else run.page.get(name) for name in names}
+    given = {name: value for name, value in values.items() if value is not None}
     if "calibration" in given:
         given["calibration"] = last_part(str(given["calibration"]))
         given.pop("pilot_size", None)
     return given
 
 
-def _data(run: Run, traces: Sequence[Trace]) -> dict[str, Any]:
+def _data(run: FinishedRun, traces: Sequence[Trace]) -> dict[str, Any]:
     results, config = run.results, run.results["config"]
     tasks = list(dict.fromkeys(trace.task for trace in traces))
     metadata = without_folders(metadata_of(results, tasks))
@@ -180,19 +153,17 @@ def _data(run: Run, traces: Sequence[Trace]) -> dict[str, Any]:
 
 def _one_or_all(values: Mapping[str, Any]) -> Any:
     """The value that all tasks share, or the values by task."""
-    distinct = list(values.values())
-    if distinct and all(value == distinct[0] for value in distinct):
-        return distinct[0]
-    return dict(values)
+    first = next(iter(values.values()))
+    return first if all(value == first for value in values.values()) else values
 
 
-def _device(device: str, told: str) -> str:
+def _device(device: str, machine: str) -> str:
     kind = device.partition(":")[0]
-    name = re.search(r"GPU \d+: (.+)", told) if kind == "cuda" else None
-    label = _line(told, "Model name") if kind == "cpu" else (name and name[1].strip())
+    name = re.search(r"GPU \d+: (.+)", machine) if kind == "cuda" else None
+    label = _line(machine, "Model name") if kind == "cpu" else (name and name[1].strip())
     return f"{kind} ({label})" if label else kind
 
 
-def _line(told: str, name: str) -> str | None:
-    found = re.search(rf"^{re.escape(name)}:\s*(.+?)\s*$", told, re.MULTILINE)
+def _line(machine: str, name: str) -> str | None:
+    found = re.search(rf"^{re.escape(name)}:\s*(.+?)\s*$", machine, re.MULTILINE)
     return found and found[1]

@@ -6,18 +6,16 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from page_bench.analysis.cells import Cell
-from page_bench.analysis.costs import cost_columns
 from page_bench.analysis.estimates import Kind, kept_kind
-from page_bench.analysis.intervals import DRAWS, SEED, ClusterBootstrap, Estimate
-from page_bench.analysis.partition import parts
-from page_bench.analysis.pools import inputs, rate
-from page_bench.leaderboard.row import Value, rounded
+from page_bench.analysis.intervals import ClusterBootstrap, Estimate
+from page_bench.analysis.partition import call_of
+from page_bench.analysis.pools import rate
+from page_bench.leaderboard.row import rounded
 from page_bench.records.suites import split
 from page_bench.records.trace import Trace
 from page_bench.report.settings import RHO_THRESHOLD
@@ -25,14 +23,10 @@ from page_bench.report.settings import RHO_THRESHOLD
 
 @dataclass(frozen=True)
 class Answers:
-    """A suite's answers of one arm, and the same inputs' from others.
+    """A suite's answers of one arm; the same inputs' under plain eviction and from the full cache.
 
-    Attributes:
-        own: of the run.
-        plain: under plain eviction by the same arm, input by input; None where not known, and for
-            the full cache, which has none.
-        full: from the full cache; None where not known.
-        alone: whether seconds of `own` and `full` can be compared: one device.
+    These two are None where not known; the full cache has no plain ones. `alone` says that `own`
+    and `full` come from one device, so that their seconds can be compared.
     """
 
     own: Sequence[Trace]
@@ -47,37 +41,32 @@ class Answers:
 
     def of_task(self, task: str) -> Answers:
         """Those of one task, by lm-eval's name."""
-        chosen = [i for i, trace in enumerate(self.own) if trace.task == task]
 
-        def some(traces: Sequence[Trace] | None) -> list[Trace] | None:
-            return None if traces is None else [traces[i] for i in chosen]
+        def some(traces: Sequence[Trace]) -> list[Trace]:
+            return [trace for trace in traces if trace.task == task]
 
-        return Answers([self.own[i] for i in chosen], some(self.plain), some(self.full), self.alone)
+        plain, full = (one if one is None else some(one) for one in (self.plain, self.full))
+        return Answers(some(self.own), plain, full, self.alone)
 
 
-def row_figures(answers: Answers, draws: int = DRAWS, seed: int = SEED) -> dict[str, Value]:
-    """The figures of a row.
-
-    Args:
-        answers: of its suite.
-        draws, seed: of the bootstrap over documents; see `analysis.estimates`.
-    """
+def row_figures(answers: Answers) -> dict[str, Any]:
+    """The figures of a row; intervals are those of `analysis.estimates`."""
     own, full, plain = answers.own, answers.full, answers.plain
     names = [trace.task for trace in own]
-    base = np.nan if plain is None or answers.gate == "open" else _correct(plain)
-    kept_kv = np.array([trace.kept_kv for trace in own])
-    means = [_scores(own), kept_kv, _correct(own) - base]
-    boot = ClusterBootstrap(_documents(own), draws, seed)
+    base = np.nan if plain is None or answers.gate == "open" else _of(plain, "correct")
+    means = [_of(own, "score"), _of(own, "kept_kv"), _of(own, "correct") - base]
+    boot = ClusterBootstrap(_documents(own))
     kinds: list[Kind] = ["share", kept_kind(answers.gate), "change"]
     score, kept, delta = boot.means(np.stack(means, -1), kinds)
-    found: dict[str, Value] = {
+    prompts = sorted((t.task, t.doc_id, t.repeat, t.prompt_sha256) for t in own)
+    found: dict[str, Any] = {
         "n": len(own),
         "n_tasks": len(set(names)),
         "tasks": " ".join(sorted({split(name)[1] for name in names})),
-        "inputs": _inputs(own),
+        "inputs": hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:12],
         "tau": own[0].tau,
-        "kv_bytes": _mean([trace.kv_bytes_kept for trace in own]),
-        "kv_bytes_full": _mean([trace.kv_bytes_full for trace in own]),
+        "kv_bytes": _mean(own, "kv_bytes_kept"),
+        "kv_bytes_full": _mean(own, "kv_bytes_full"),
         "compression": 1 / rounded(kept.value),
         **_spread("score", score),
         **_spread("kept_kv", kept),
@@ -86,100 +75,56 @@ def row_figures(answers: Answers, draws: int = DRAWS, seed: int = SEED) -> dict[
         "decode_speedup": _speedup(answers),
     }
     if full is not None:
-        found |= {"full_score": _mean(_scores(full)), "full_correct": _mean(_correct(full))}
+        found |= {"full_score": _mean(full, "score"), "full_correct": _mean(full, "correct")}
     if plain is not None and full is not None:
-        drop = np.array([trace.drop for trace in own])
+        drop = _of(own, "drop")
         known = ~np.isnan(drop)
         if known.any():
             among = [trace for trace, is_in in zip(own, known, strict=True) if is_in]
-            harmed = _correct(plain) < _correct(full)
-            auc = ClusterBootstrap(_documents(among), draws, seed).auc(drop[known], harmed[known])
+            harmed = _of(plain, "correct") < _of(full, "correct")
+            auc = ClusterBootstrap(_documents(among)).auc(drop[known], harmed[known])
             found |= _spread("auc_drop", auc)
     return found
 
 
-def _inputs(traces: Sequence[Trace]) -> str:
-    """What tells a set of inputs from another of the same size."""
-    own = sorted((t.task, t.doc_id, t.repeat, t.prompt_sha256) for t in traces)
-    return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:12]
-
-
-def task_figures(answers: Answers) -> list[dict[str, Value]]:
+def task_figures(answers: Answers) -> list[dict[str, Any]]:
     """The figures of each task, by name."""
-    classes = _classes(answers)
     found = []
     for name in sorted({trace.task for trace in answers.own}):
         mine, task = answers.of_task(name), split(name)[1]
-        row: dict[str, Value] = {
+        row: dict[str, Any] = {
             "task": task,
             "n": len(mine.own),
-            "score": _mean(_scores(mine.own)),
-            "kept_kv": _mean([trace.kept_kv for trace in mine.own]),
-            "drop": _mean([trace.drop for trace in mine.own if not np.isnan(trace.drop)]),
-            "class": classes.get(task),
+            "score": _mean(mine.own, "score"),
+            "kept_kv": _mean(mine.own, "kept_kv"),
+            "drop": _mean([trace for trace in mine.own if not np.isnan(trace.drop)], "drop"),
             **_shares(mine),
         }
         if mine.full is not None:
-            row["full_correct"] = _mean(_correct(mine.full))
+            row["full_correct"] = _mean(mine.full, "correct")
         if mine.plain is not None and answers.gate != "open":
-            row["delta"] = _mean(_correct(mine.own) - _correct(mine.plain))
+            row["delta"] = float(np.mean(_of(mine.own, "correct") - _of(mine.plain, "correct")))
+        if mine.plain is not None and mine.full is not None and mine.own[0].budget < 1:
+            plain, full = _of(mine.plain, "correct"), _of(mine.full, "correct")
+            rho, always = (rate(f, _documents(mine.own)) for f in (plain > full, plain < full))
+            row["class"] = call_of(rho, 1 - float(full.mean()), always, RHO_THRESHOLD).name
         found.append(row)
     return found
 
 
-def _shares(answers: Answers) -> dict[str, Value]:
+def _shares(answers: Answers) -> dict[str, Any]:
     """What is counted: right answers, open gates, harm and ρ."""
     own, full, plain = answers.own, answers.full, answers.plain
-    documents = _documents(own)
-    found = {
-        **_spread("correct", rate(_correct(own) == 1, documents)),
-        **_spread("open", rate([trace.gate_open for trace in own], documents)),
-    }
+    documents, correct = _documents(own), _of(own, "correct")
+    counted = {"correct": correct == 1, "open": _of(own, "gate_open") == 1}
     if full is not None and answers.gate != "closed":
-        found |= _spread("harm", rate(_correct(own) < _correct(full), documents))
+        counted["harm"] = correct < _of(full, "correct")
         if plain is not None:
-            found |= _spread("rho", rate(_correct(plain) > _correct(full), documents))
+            counted["rho"] = _of(plain, "correct") > _of(full, "correct")
+    found: dict[str, Any] = {}
+    for name, flags in counted.items():
+        found |= _spread(name, rate(flags, documents))
     return found
-
-
-def _classes(answers: Answers) -> dict[str, str]:
-    """The class of each task at the row's budget; none where plain or full answers are missing."""
-    cell = _cell(answers)
-    if cell is None:
-        return {}
-    return {
-        part.task: part.call.name
-        for part in parts([inputs(cell)], RHO_THRESHOLD)
-        if part.call is not None
-    }
-
-
-def _cell(answers: Answers) -> Cell | None:
-    own, plain, full = answers.own, answers.plain, answers.full
-    if plain is None or full is None or own[0].budget >= 1:
-        return None
-    rows = pd.DataFrame(
-        {
-            "task": [split(trace.task)[1] for trace in own],
-            "doc_id": [trace.doc_id for trace in own],
-            "repeat": [trace.repeat for trace in own],
-            "input": range(len(own)),
-            "budget": [trace.budget for trace in own],
-            "prompt_tokens": [trace.prompt_tokens for trace in own],
-            "drop": [trace.drop for trace in own],
-            "open": [trace.gate_open for trace in own],
-            "plain": _correct(plain),
-            "full": _correct(full),
-            "plain_score": _scores(plain),
-            "full_score": _scores(full),
-            **cost_columns(plain, full),
-        }
-    )
-    first = own[0]
-    suite = split(first.task)[0]
-    return Cell(
-        first.model, suite, first.evictor, first.gate, first.tau, None, "correct", rows, None
-    )
 
 
 def _speedup(answers: Answers) -> float | None:
@@ -203,17 +148,13 @@ def _documents(traces: Sequence[Trace]) -> list[tuple[str, int]]:
     return [(trace.task, trace.doc_id) for trace in traces]
 
 
-def _correct(traces: Sequence[Trace]) -> NDArray[np.float64]:
-    return np.array([trace.correct for trace in traces], dtype=np.float64)
+def _of(traces: Sequence[Trace], name: str) -> NDArray[np.float64]:
+    return np.array([getattr(trace, name) for trace in traces], dtype=np.float64)
 
 
-def _scores(traces: Sequence[Trace]) -> NDArray[np.float64]:
-    return np.array([trace.score for trace in traces], dtype=np.float64)
+def _mean(traces: Sequence[Trace], name: str) -> float:
+    return float(np.mean(_of(traces, name))) if traces else float("nan")
 
 
-def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
-    return float(np.mean(values)) if len(values) else float("nan")
-
-
-def _spread(name: str, estimate: Estimate) -> dict[str, Value]:
+def _spread(name: str, estimate: Estimate) -> dict[str, float]:
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,14 +15,14 @@ from typing import Any
 from page_bench.analysis.partition import UNDECIDED
 from page_bench.config import PageConfig
 from page_bench.evictors import is_in_file
-from page_bench.evictors.base import GRANULARITIES
+from page_bench.evictors.base import Granularity
 from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.check import read_board
 from page_bench.leaderboard.columns import COLUMNS
 from page_bench.leaderboard.file import Board, replace
 from page_bench.leaderboard.published import read_published
 from page_bench.leaderboard.published_rows import NOTE, published_rows
-from page_bench.leaderboard.ranking import GROUPED_BY, Group, groups
+from page_bench.leaderboard.ranking import Group, groups
 from page_bench.leaderboard.row import Row
 
 ASSETS = Path(__file__).with_name("assets")
@@ -29,7 +30,7 @@ _SCRIPTS = ("dom.js", "charts.js", "table.js")
 _KINDS = ("Measured", "Demonstration", "Published")
 _RANK = "1 + rows of about the same kept KV whose whole interval of correct lies above."
 _ELSEWHERE = ("command", "why", "source", "demonstration")
-"""Columns that an opened row shows in a place of their own."""
+"""Columns that an opened row shows elsewhere."""
 
 
 def build(file: Path, output: Path) -> None:
@@ -53,22 +54,16 @@ def build(file: Path, output: Path) -> None:
 
 
 def page(board: Board) -> str:
-    """The page's HTML.
-
-    Args:
-        board: measured rows; published ones are added.
-    """
+    """The page's HTML: measured rows, and published ones beside them."""
     rows, tasks, sources = published_rows(read_published())
     everything = Board((*board.rows, *rows), (*board.tasks, *tasks))
-    style = _asset("page.css")
     script = "".join(_asset(name) for name in _SCRIPTS)
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src 'unsafe-inline'; "
-        f"base-uri 'none'; form-action 'none'"
-    )
+    # What a content security policy calls a script that is in the page.
+    sha = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = {
-        "policy": policy,
-        "style": style,
+        "policy": f"default-src 'none'; script-src 'sha256-{sha}'; style-src 'unsafe-inline'; "
+        f"base-uri 'none'; form-action 'none'",
+        "style": _asset("page.css"),
         "script": script,
         "data": _embedded(_data(everything, sources)),
     }
@@ -82,24 +77,20 @@ def page(board: Board) -> str:
 
 def _data(board: Board, sources: Mapping[str, str]) -> dict[str, Any]:
     """What the page's script reads."""
-    tasks: dict[str, list[Row]] = {}
+    tasks: dict[str, list[Row]] = defaultdict(list)
     for task in board.tasks:
-        tasks.setdefault(str(task["row"]), []).append(_known(task))
+        tasks[task["row"]].append(_known(task))
     found = sorted(groups(board.rows), key=lambda group: _KINDS.index(_kind(group)))
     meanings = {c.name: c.meaning + (f" Unit: {c.unit}." if c.unit else "") for c in COLUMNS}
-    bounds = {f"{c.name}{end}" for c in COLUMNS for end in ("_low", "_high")}
+    hidden = {f"{c.name}{end}" for c in COLUMNS for end in ("_low", "_high")}.union(_ELSEWHERE)
     return {
         "groups": [_group(group) for group in found],
         "rows": {
-            str(row["row"]): {
-                **_known(row),
-                "options": _options(row),
-                "where": sources.get(str(row["row"])),
-            }
+            row["row"]: {**_known(row), "options": _options(row), "where": sources.get(row["row"])}
             for row in board.rows
         },
         "tasks": tasks,
-        "facts": [c.name for c in COLUMNS if c.name not in bounds and c.name not in _ELSEWHERE],
+        "facts": [c.name for c in COLUMNS if c.name not in hidden],
         "meanings": {**meanings, "rank": _RANK},
         "undecided": UNDECIDED,
         "published_note": NOTE,
@@ -107,10 +98,9 @@ def _data(board: Board, sources: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    rows = [place.row for own in group.bins for place in own.places]
-    whys = sorted({str(row["why"]) for row in rows if row["demonstration"] and row["why"]})
-    model = str(group.key["model"])
-    told = [(name, str(group.key[name])) for name in GROUPED_BY if group.key[name] is not None]
+    whys = sorted({row["why"] for row in group.rows if row["demonstration"] and row["why"]})
+    model = group.key["model"]
+    told = [(name, str(value)) for name, value in group.key.items() if value is not None]
     return {
         "name": model,
         "rest": group.label.removeprefix(model),
@@ -130,27 +120,25 @@ def _group(group: Group) -> dict[str, Any]:
 def _kind(group: Group) -> str:
     if group.key["source"] == "published":
         return "Published"
-    rows = [place.row for own in group.bins for place in own.places]
-    return "Demonstration" if all(row["demonstration"] for row in rows) else "Measured"
+    return "Demonstration" if all(row["demonstration"] for row in group.rows) else "Measured"
 
 
 def _options(row: Row) -> str:
     """The options that are not the evictor's own defaults, in words."""
-    given = json.loads(str(row["evictor_args"] or "{}"))
-    usual = _usual(str(row["evictor"]), str(row["granularity"]))
-    told = {n: v for n, v in _flat(given).items() if n not in usual or usual[n] != v}
-    return " ".join(f"{name}={value}" for name, value in sorted(told.items()))
+    given = _flat(json.loads(row["evictor_args"] or "{}"))
+    usual = _usual(row["evictor"], row["granularity"])
+    told = sorted((n, v) for n, v in given.items() if n not in usual or usual[n] != v)
+    return " ".join(f"{name}={value}" for name, value in told)
 
 
 @cache
-def _usual(evictor: str, granularity: str) -> dict[str, Any]:
+def _usual(evictor: str, granularity: Granularity) -> dict[str, Any]:
     """An evictor's own defaults; looking it up takes a while, and rows have few."""
-    (known,) = (one for one in GRANULARITIES if one == granularity)
     try:
         # The title is data: to look up a class in a file would run the file.
         if is_in_file(evictor):
             return {}
-        return _flat(dataclasses.asdict(PageConfig(evictor, {}, known).make_evictor()))
+        return _flat(dataclasses.asdict(PageConfig(evictor, {}, granularity).make_evictor()))
     except UsageError:  # of a package that is not installed here
         return {}
 
@@ -171,7 +159,7 @@ def _known(row: Row) -> Row:
 
 
 def _embedded(value: object) -> str:
-    """JSON that ends no script element and opens no comment, whatever stands in it."""
+    """JSON that ends no script element and opens no comment, whatever it holds."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     escapes = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
     return text.translate(escapes)
@@ -179,8 +167,3 @@ def _embedded(value: object) -> str:
 
 def _asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    """What a content security policy calls a script that stands in the page."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"

@@ -9,8 +9,8 @@ from typing import Any
 from page_bench.evictors import title_parts
 
 _ROOTED = re.compile(r"[/~$%\\]|\.{1,2}[/\\]|[a-z]:[/\\]|file:", re.IGNORECASE)
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_DATE = re.compile(r"\d+(/\d+)+")
+_ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*://.*|\d+(/\d+)+", re.IGNORECASE | re.DOTALL)
+"""Addresses, and dates."""
 _FILE = re.compile(
     r"\.(arrow|bin|csv|gguf|gz|ini|jinja|jsonl?|log|md|npy|npz|parquet|pickle|pkl|pt|pth|py(:\w+)?"
     r"|safetensors|sqlite3?|toml|tsv|txt|ya?ml|zip|zst)$",
@@ -29,10 +29,8 @@ def is_local(text: str) -> bool:
     """
     if _ROOTED.match(text):
         return True
-    if _ADDRESS.match(text) or _DATE.fullmatch(text):
-        return False
     parts = re.split(r"[/\\]", text)
-    if len(parts) < 2:
+    if len(parts) < 2 or _ELSEWHERE.fullmatch(text):
         return False
     return len(parts) > 2 or not parts[-1] or _FILE.search(text) is not None
 
@@ -41,7 +39,9 @@ def without_folders(value: Any) -> Any:
     """A value in which local paths are cut to the names that they end in."""
     if isinstance(value, Mapping):
         return {
-            key: item if _is_in_a_repository(key, item) else without_folders(item)
+            key: item
+            if key in _IN_A_REPOSITORY and isinstance(item, str) and not _ROOTED.match(item)
+            else without_folders(item)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
@@ -63,7 +63,3 @@ def last_part(path: str) -> str:
     """What follows the last slash; the path itself where nothing does."""
     bare = re.sub(r"^file:", "", path, flags=re.IGNORECASE)
     return bare.replace("\\", "/").rstrip("/").rpartition("/")[2] or path
-
-
-def _is_in_a_repository(name: object, value: object) -> bool:
-    return name in _IN_A_REPOSITORY and isinstance(value, str) and not _ROOTED.match(value)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import Any, cast
 
 from page_bench.analysis.intervals import share
 from page_bench.config import PageConfig
@@ -13,7 +13,7 @@ from page_bench.evictors.base import Granularity
 from page_bench.leaderboard.columns import TASK_COLUMNS
 from page_bench.leaderboard.counterpart import attention_of
 from page_bench.leaderboard.published import Published
-from page_bench.leaderboard.row import Row, Value, sealed, task_row, to_json
+from page_bench.leaderboard.row import Row, sealed, to_json
 
 TASKS = ("fwe", "niah_multikey_3", "qa_1", "vt")
 """The paper's mixed suite."""
@@ -22,148 +22,129 @@ NOTE = (
     "interval Wilson's for that share and n. kept_kv is the nominal budget b of plain eviction and "
     "p·b + 1 − p under a gate that opens on a share p. Harm and ρ are not reported by budget."
 )
-_GRANULARITIES: dict[str, Granularity] = {"shared": "shared", "layer": "layer", "head": "head"}
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """What is reported of one evictor on one model and length, by task and budget."""
-
-    model: str
-    context: str
-    evictor: str
-    granularity: Granularity
-    n: int
-    full: dict[str, float]
-    plain: dict[tuple[str, float], float]
-    gated: dict[tuple[str, float], float]
-    opened: dict[str, float]
-    tau: float
-    source: str
+_Curve = dict[tuple[str, float], float]
+"""Accuracy by task and budget."""
 
 
 def published_rows(published: Sequence[Published]) -> tuple[list[Row], list[Row], dict[str, str]]:
-    """Rows, rows of their tasks, and by row where the numbers stand.
+    """Rows, rows of their tasks, and by row the source of the numbers.
 
     A row is made only where all four tasks are reported. A gated answer that is not reported is
     the plain one where the gate opens on every input of a task, and the full one where on none.
     """
-    rows, tasks, sources = [], [], {}
-    for cell in _cells(published):
-        for values, own in _of_cell(cell):
-            row = sealed(values)
-            rows.append(row)
-            tasks += [task_row({**one, "row": row["row"]}, TASK_COLUMNS) for one in own]
-            sources[str(row["row"])] = cell.source
-    return rows, tasks, sources
-
-
-def _cells(published: Sequence[Published]) -> list[_Cell]:
     single = [
         row
         for row in published
         if len(row.tasks) == 1 and row.tasks[0] in TASKS and not row.setting and row.n
     ]
-    # A curve is told by the report that has its open rates; elsewhere stands what repeats it.
+    # A curve is told by the report that has its open rates; other places repeat it.
     reports = {
-        (row.model, row.context, row.evictor, row.granularity, row.n, row.source)
+        (row.model, row.context, row.evictor, row.granularity, row.n, row.source): row
         for row in single
         if row.metric == "open" and row.table == "repository" and row.granularity
     }
-    found = (_cell(single, *report) for report in sorted(reports, key=str))
-    return [cell for cell in found if cell is not None]
+    rows, tasks, sources = [], [], {}
+    for _, report in sorted(reports.items(), key=lambda item: str(item[0])):
+        for values, own in _of_report(report, single):
+            row = sealed(values)
+            rows.append(row)
+            tasks += [sealed({**one, "row": row["row"]}, TASK_COLUMNS) for one in own]
+            sources[row["row"]] = report.source
+    return rows, tasks, sources
 
 
-def _cell(
-    single: Sequence[Published],
-    model: str,
-    context: str,
-    evictor: str,
-    granularity: str,
-    n: int | None,
-    source: str,
-) -> _Cell | None:
-    """The cell of one report; None unless it has full, plain and open rates of all four tasks."""
-    here = [row for row in single if (row.model, row.context, row.n) == (model, context, n)]
+_Made = Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]
+
+
+def _of_report(report: Published, single: Sequence[Published]) -> _Made:
+    """The rows of the report that an open rate is from, and their tasks.
+
+    There are none unless full answers and open rates of all four tasks are reported.
+    """
+    wanted = (report.model, report.context, report.n)
+    here = [row for row in single if (row.model, row.context, row.n) == wanted]
     # What the report itself says comes last, and counts.
-    here.sort(key=lambda row: row.source == source)
-    own = [row for row in here if (row.evictor, row.granularity) == (evictor, granularity)]
-    taus = {r.threshold for r in own if r.metric == "open" and r.source == source}
-    (tau,) = taus if len(taus) == 1 else (None,)
+    here.sort(key=lambda row: row.source == report.source)
+    evictor = (report.evictor, report.granularity)
+    own = [row for row in here if (row.evictor, row.granularity) == evictor]
+    taus = {r.threshold for r in own if r.metric == "open" and r.source == report.source}
+    if len(taus) != 1 or None in taus:
+        return
+    (tau,) = taus
     opened = {r.tasks[0]: r.value for r in own if r.metric == "open" and r.threshold == tau}
     full = {r.tasks[0]: r.value for r in here if (r.gate, r.metric) == ("closed", "accuracy")}
-    if tau is None or n is None or {*TASKS} - {*opened} or {*TASKS} - {*full}:
-        return None
-    curves = [row for row in own if row.metric == "accuracy" and len(row.budgets or ()) == 1]
-    return _Cell(
-        model=model,
-        context=context,
-        evictor=evictor,
-        granularity=_GRANULARITIES[granularity],
-        n=n,
-        full=full,
-        plain=_curve(row for row in curves if row.gate == "open"),
-        gated=_curve(row for row in curves if row.gate == "page" and row.threshold == tau),
-        opened=opened,
-        tau=tau,
-        source=source,
-    )
-
-
-def _curve(rows: Iterable[Published]) -> dict[tuple[str, float], float]:
-    """By task and budget."""
-    return {(row.tasks[0], row.budgets[0]): row.value for row in rows if row.budgets}
-
-
-def _of_cell(cell: _Cell) -> Iterable[tuple[dict[str, Value], list[dict[str, Value]]]]:
-    """The values of its rows, and of their tasks."""
-    budgets = [b for b in sorted({b for _, b in cell.plain}) if b < 1]
-    budgets = [b for b in budgets if all((task, b) in cell.plain for task in TASKS)]
-    if cell.evictor == "snapkv":
-        yield _row(cell, "closed", 1.0, cell.full, dict.fromkeys(TASKS, 0.0))
-    for budget in budgets:
-        plain = {task: cell.plain[task, budget] for task in TASKS}
-        yield _row(cell, "open", budget, plain, dict.fromkeys(TASKS, 1.0))
-        gated = {task: _gated(cell, task, budget) for task in TASKS}
-        known = {task: value for task, value in gated.items() if value is not None}
-        if len(known) == len(TASKS):
-            yield _row(cell, "page", budget, known, {task: cell.opened[task] for task in TASKS})
-
-
-def _gated(cell: _Cell, task: str, budget: float) -> float | None:
-    reported = cell.gated.get((task, budget))
-    if reported is not None:
-        return reported
-    return {1.0: cell.plain[task, budget], 0.0: cell.full[task]}.get(cell.opened[task])
+    if {*TASKS} - {*opened} or {*TASKS} - {*full}:
+        return
+    plain: _Curve = {}
+    gated: _Curve = {}
+    for row in own:
+        if row.metric == "accuracy" and row.budgets and len(row.budgets) == 1:
+            if row.gate == "open":
+                plain[row.tasks[0], row.budgets[0]] = row.value
+            elif row.gate == "page" and row.threshold == tau:
+                gated[row.tasks[0], row.budgets[0]] = row.value
+    if report.evictor == "snapkv":
+        yield _row(report, "closed", 1.0, full, dict.fromkeys(TASKS, 0.0), full)
+    for budget in sorted({b for _, b in plain if b < 1}):
+        if any((task, budget) not in plain for task in TASKS):
+            continue
+        ours = {task: plain[task, budget] for task in TASKS}
+        yield _row(report, "open", budget, ours, dict.fromkeys(TASKS, 1.0), full)
+        theirs = {}
+        for task in TASKS:
+            same = {1.0: ours[task], 0.0: full[task]}.get(opened[task])
+            theirs[task] = gated.get((task, budget), same)
+        if None not in theirs.values():
+            yield _row(report, "page", budget, theirs, opened, full, tau, ours)
 
 
 def _row(
-    cell: _Cell, gate: str, budget: float, correct: dict[str, float], opened: dict[str, float]
-) -> tuple[dict[str, Value], list[dict[str, Value]]]:
-    n = cell.n * len(TASKS)
-    mean = sum(correct.values()) / len(TASKS)
-    full = sum(cell.full.values()) / len(TASKS)
-    estimate = share(round(mean * n), n)
-    p = sum(opened.values()) / len(TASKS)
-    kept = p * budget + 1 - p
-    plain = [cell.plain.get((task, budget)) for task in TASKS]
-    known = [value for value in plain if value is not None]
-    evictor = "none" if gate == "closed" else cell.evictor
-    page = _usual(evictor, cell.granularity)
-    values: dict[str, Value] = {
+    report: Published,
+    gate: str,
+    budget: float,
+    correct: dict[str, Any],
+    opened: dict[str, float],
+    full: dict[str, float],
+    tau: float | None = None,
+    plain: dict[str, float] | None = None,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A row and its tasks; `plain` is what a gated one is compared with."""
+
+    def figures(n: int, tasks: Sequence[str]) -> dict[str, Any]:
+        def mean(by_task: dict[str, float]) -> float:
+            return sum(by_task[task] for task in tasks) / len(tasks)
+
+        value, p = mean(correct), mean(opened)
+        estimate = share(round(value * n), n)
+        return {
+            "n": n,
+            "correct": value,
+            "correct_low": estimate.low,
+            "correct_high": estimate.high,
+            "full_correct": mean(full),
+            "delta": None if plain is None else value - mean(plain),
+            "open": p,
+            "kept_kv": p * budget + 1 - p,
+        }
+
+    evictor = "none" if gate == "closed" else report.evictor
+    page, options = _usual(evictor, cast(Granularity, report.granularity))
+    n = report.n or 0
+    whole = figures(n * len(TASKS), TASKS)
+    values = {
         "source": "published",
         "demonstration": False,
-        "model": cell.model,
+        "model": report.model,
         "dtype": "bfloat16",
-        "attn_implementation": attention_of(cell.model, cell.context),
-        "suite": f"page_ruler_{cell.context.lower()}_mixed4",
-        "length": cell.context.lower(),
+        "attn_implementation": attention_of(report.model, report.context),
+        "suite": f"page_ruler_{report.context.lower()}_mixed4",
+        "length": report.context.lower(),
         "protocol": "page",
         "chat_template": True,
         "compress": "prompt",
         "evictor": evictor,
-        "evictor_args": to_json(dataclasses.asdict(page.make_evictor())),
-        "granularity": cell.granularity,
+        "evictor_args": options,
+        "granularity": report.granularity,
         "score_norm": "none",
         "n_sink": page.n_sink,
         "recent": page.n_recent,
@@ -171,44 +152,20 @@ def _row(
         "top_k": page.top_k,
         "gate": gate,
         "gate_args": "{}",
-        "tau_variant": "number" if gate == "page" else None,
-        "tau": cell.tau if gate == "page" else None,
+        "tau_variant": None if tau is None else "number",
+        "tau": tau,
         "budget": budget,
         "data": to_json({"max_new_tokens": 128}),
-        "n": n,
         "n_tasks": len(TASKS),
         "tasks": " ".join(TASKS),
-        "correct": mean,
-        "correct_low": estimate.low,
-        "correct_high": estimate.high,
-        "full_correct": full,
-        "delta": mean - sum(known) / len(TASKS) if gate == "page" else None,
-        "open": p,
-        "kept_kv": kept,
-        "compression": 1 / kept,
+        **whole,
+        "compression": 1 / whole["kept_kv"],
     }
-    own = [
-        {
-            "task": task,
-            "n": cell.n,
-            "correct": correct[task],
-            **_interval(correct[task], cell.n),
-            "full_correct": cell.full[task],
-            "delta": correct[task] - cell.plain[task, budget] if gate == "page" else None,
-            "open": opened[task],
-            "kept_kv": opened[task] * budget + 1 - opened[task],
-        }
-        for task in TASKS
-    ]
-    return values, own
+    return values, [{"task": task, **figures(n, (task,))} for task in TASKS]
 
 
 @cache
-def _usual(evictor: str, granularity: Granularity) -> PageConfig:
-    """An evictor at its usual settings; looking it up takes a while."""
-    return PageConfig(evictor, {}, granularity)
-
-
-def _interval(value: float, n: int) -> dict[str, Value]:
-    estimate = share(round(value * n), n)
-    return {"correct_low": estimate.low, "correct_high": estimate.high}
+def _usual(evictor: str, granularity: Granularity) -> tuple[PageConfig, str]:
+    """An evictor's usual settings and its options as JSON; looking them up takes a while."""
+    page = PageConfig(evictor, {}, granularity)
+    return page, to_json(dataclasses.asdict(page.make_evictor()))

@@ -1,10 +1,10 @@
-"""Which rows may be ranked together, and in which order.
+"""Groups of rows that may be ranked together, and their order.
 
 Rows are compared within a *group*: one model and its numerics, suite, length, protocol, data and
 set of n answers. In a group they are compared at matched achieved kept-KV: rows whose `kept_kv`
 falls into the same *bin* kept about as much. The bins lie around the budgets that are usually
-tried, an eighth of the cache apart, so that a gate that keeps more than its budget says stands
-beside what keeps as much without it.
+tried, an eighth of the cache apart, so that a gate that keeps more than its budget says is
+compared with what keeps as much without it.
 
 In a bin a row's rank is 1 plus the number of rows whose whole interval of `correct` lies above its
 own. Rows that the inputs do not tell apart thus share a rank. Within a rank the order is by
@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from page_bench.gating.gates import GATES
-from page_bench.leaderboard.row import Row, Value, to_text
+from page_bench.leaderboard.row import Row, to_text
 
 GROUPED_BY = (
     *("source", "model", "dtype", "attn_implementation", "suite", "length", "protocol"),
@@ -32,14 +34,8 @@ EDGES = (0.09375, 0.1875, 0.3125, 0.4375, 0.5625, 0.6875, 0.8125, 0.9375)
 
 
 @dataclass(frozen=True)
-class Place:
-    """A row in its bin.
-
-    Attributes:
-        row: the row.
-        rank: from 1 on; None where it is not ranked.
-        tied: whether others have the same rank.
-    """
+class Ranked:
+    """A row in its bin, with its rank from 1 on, or None, and whether others have the same."""
 
     row: Row
     rank: int | None
@@ -53,16 +49,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Bin:
-    """Rows of a group that kept about as much of the cache.
-
-    Attributes:
-        low, high: kept_kv lies in [low, high); the last bin holds 1 as well.
-        places: its rows, in order.
-    """
+    """Rows of a group with kept_kv in [low, high), in order; the last bin holds 1 as well."""
 
     low: float
     high: float
-    places: tuple[Place, ...]
+    places: tuple[Ranked, ...]
 
     @property
     def label(self) -> str:
@@ -72,14 +63,9 @@ class Bin:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that may be ranked together.
+    """Rows that may be ranked together: values of `GROUPED_BY`, and bins by kept-KV, ascending."""
 
-    Attributes:
-        key: the values of `GROUPED_BY`.
-        bins: those that hold rows, by kept-KV, ascending.
-    """
-
-    key: dict[str, Value]
+    key: dict[str, Any]
     bins: tuple[Bin, ...]
 
     @property
@@ -93,58 +79,52 @@ class Group:
         words += ["published"] if key["source"] == "published" else []
         return ", ".join(words)
 
+    @property
+    def rows(self) -> Iterator[Row]:
+        """Its rows, in order."""
+        return (place.row for own in self.bins for place in own.places)
+
 
 def groups(rows: Iterable[Row]) -> list[Group]:
-    """The groups of rows, in the order of what tells them apart."""
-    found: dict[tuple[str, ...], list[Row]] = {}
+    """The groups of rows, sorted by what tells them apart."""
+    found: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        found.setdefault(tuple(to_text(row[name]) for name in GROUPED_BY), []).append(row)
+        found[tuple(to_text(row[name]) for name in GROUPED_BY)].append(row)
     return [
         Group({name: own[0][name] for name in GROUPED_BY}, _bins(own))
         for _, own in sorted(found.items())
     ]
 
 
-def is_ranked(row: Row) -> bool:
-    """Whether a row takes part: its gate reads no labels, and its numbers are known."""
-    gate = GATES.get(str(row["gate"]))
-    known = all(row[name] is not None for name in ("correct_low", "correct_high"))
-    return known and (gate is None or gate.labels == "none")
-
-
 def _bins(rows: Sequence[Row]) -> tuple[Bin, ...]:
-    found: dict[int, list[Row]] = {}
+    found: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
-        found.setdefault(bisect.bisect_right(EDGES, _number(row, "kept_kv", 1.0)), []).append(row)
+        kept = 1.0 if row["kept_kv"] is None else row["kept_kv"]
+        found[bisect.bisect_right(EDGES, kept)].append(row)
     ends = (0.0, *EDGES, 1.0)
     return tuple(Bin(ends[i], ends[i + 1], _places(own)) for i, own in sorted(found.items()))
 
 
-def _places(rows: Sequence[Row]) -> tuple[Place, ...]:
-    ranked = [row for row in rows if is_ranked(row)]
-    ranks: dict[object, int] = {}
-    for row in ranked:
-        high = _number(row, "correct_high", 0.0)
-        ranks[row["row"]] = 1 + sum(_number(other, "correct_low", 0.0) > high for other in ranked)
-    of_rank = list(ranks.values())
-    places = [
-        Place(row, ranks.get(row["row"]), of_rank.count(ranks.get(row["row"], 0)) > 1)
-        for row in rows
-    ]
+def _is_ranked(row: Row) -> bool:
+    """Whether a row takes part: its gate reads no labels, and its interval is known."""
+    gate = GATES.get(row["gate"])
+    known = None not in (row["correct_low"], row["correct_high"])
+    return known and (gate is None or gate.labels == "none")
+
+
+def _places(rows: Sequence[Row]) -> tuple[Ranked, ...]:
+    ranked = [row for row in rows if _is_ranked(row)]
+    lows = sorted(row["correct_low"] for row in ranked)
+    ranks = {
+        row["row"]: 1 + len(lows) - bisect.bisect_right(lows, row["correct_high"]) for row in ranked
+    }
+    n = Counter(ranks.values())
+    places = [Ranked(row, ranks.get(row["row"]), n[ranks.get(row["row"], 0)] > 1) for row in rows]
     return tuple(sorted(places, key=_order))
 
 
-def _order(place: Place) -> tuple[float | str, ...]:
+def _order(place: Ranked) -> tuple[float | str, ...]:
     row = place.row
-    return (
-        math.inf if place.rank is None else place.rank,
-        -_number(row, "correct", 0.0),
-        _number(row, "harm", math.inf),
-        _number(row, "kept_kv", 1.0),
-        str(row["row"]),
-    )
-
-
-def _number(row: Row, name: str, unknown: float) -> float:
-    value = row[name]
-    return float(value) if isinstance(value, int | float) else unknown
+    harm = math.inf if row["harm"] is None else row["harm"]
+    rank = math.inf if place.rank is None else place.rank
+    return rank, -(row["correct"] or 0.0), harm, row["kept_kv"] or 1.0, row["row"]

@@ -1,8 +1,10 @@
-"""The literal command that reproduces a run, from its results, and which arm a command names."""
+"""The literal command that reproduces a run, from its results, and the arm that a command names."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -11,7 +13,6 @@ from page_bench.config import PageConfig, is_ours
 from page_bench.harness.own_runs import MODEL
 from page_bench.inputs import json_text
 from page_bench.inputs.errors import UsageError
-from page_bench.leaderboard import shell
 from page_bench.leaderboard.paths import is_local, last_part, without_folders, without_path
 from page_bench.records.suites import split as suite_of
 
@@ -30,30 +31,30 @@ _OURS = "page_"
 _NO_EXAMPLES = "page_longbench_"
 """How our tasks begin whose number of examples is 0 whatever `--num_fewshot` says."""
 _SEEDS = {"random_seed": 0, "numpy_seed": 1234, "torch_seed": 1234, "fewshot_seed": 1234}
+_ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\", "'": r"\u0027"}
 
 
 def command_of(results: Mapping[str, Any]) -> str:
     """The command, for a shell, that gives the numbers of a results JSON again.
 
-    Output paths, trace, store and device are left out; other local paths are cut to the name that
-    they end in, for whoever runs the command to complete.
-
-    Args:
-        results: as lm-eval wrote it for page_hf.
+    Output paths, trace, store and device are left out. Other local paths are cut to the name that
+    they end in; the reader completes them.
     """
     config = results["config"]
     words = [*PREFIX, "--model_args", _key_values(model_args(config))]
     words += ["--tasks", ",".join(_asked_tasks(results))]
-    samples = (config["model_args"] or {}).get("doc_ids")
+    samples, limit = (config["model_args"] or {}).get("doc_ids"), config.get("limit")
     if samples:
         words += ["--samples", json.dumps(samples)]
-    elif config.get("limit") is not None:
-        words += ["--limit", _limit(config["limit"])]
+    elif limit is not None:
+        # A number of documents or, below 1, their share.
+        whole = float(limit).is_integer()
+        words += ["--limit", str(int(limit)) if whole else repr(float(limit))]
     metadata = without_folders(metadata_of(results))
     if metadata:
         words += ["--metadata", json.dumps(metadata, sort_keys=True)]
-    if config.get("gen_kwargs"):
-        generation = config["gen_kwargs"]
+    generation = config.get("gen_kwargs")
+    if generation:
         text = generation if isinstance(generation, str) else json.dumps(generation, sort_keys=True)
         words += ["--gen_kwargs", text]
     shots = _shots(results)
@@ -68,18 +69,30 @@ def command_of(results: Mapping[str, Any]) -> str:
         words += ["--fewshot_as_multiturn", "false"]
     if config["page"].get("chat_template"):
         words.append("--apply_chat_template")
-    return shell.joined(words)
+    return " ".join(map(_quoted, words))
+
+
+def is_control(character: str) -> bool:
+    """Whether a character is not printed, such as a line feed or a change of direction."""
+    return unicodedata.category(character).startswith("C")
+
+
+def _quoted(word: str) -> str:
+    """A word for a shell, without control characters.
+
+    A word that holds one becomes `$'…'`, which bash, zsh and ksh read. Its quotes are escaped by
+    number, so that `shlex` finds its end as well.
+    """
+    if not any(map(is_control, word)):
+        return shlex.quote(word)
+    escaped = (_ESCAPES.get(c, f"\\U{ord(c):08x}" if is_control(c) else c) for c in word)
+    return f"$'{''.join(escaped)}'"
 
 
 def told_in_one_turn(results: Mapping[str, Any]) -> bool:
     """Whether a chat template was applied to examples as one message, against lm-eval's default."""
     templated = results["config"]["page"].get("chat_template")
     return bool(templated) and results.get("fewshot_as_multiturn") is False
-
-
-def _limit(limit: float) -> str:
-    """The number of documents or, below 1, their share, as lm-eval reads it."""
-    return str(int(limit)) if float(limit).is_integer() else repr(float(limit))
 
 
 def _shots(results: Mapping[str, Any]) -> int | None:
@@ -110,13 +123,9 @@ def model_args(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metadata_of(results: Mapping[str, Any], tasks: Iterable[str] | None = None) -> dict[str, Any]:
-    """What the tasks were made with: the entries that all of them have, of the same value.
+    """What these tasks, or all, were made with: entries that all have, of the same value.
 
-    What `--metadata` gives stands in every task; an entry of some alone is these tasks' own.
-
-    Args:
-        results: as lm-eval wrote it.
-        tasks: which; None for all.
+    What `--metadata` gives is in every task; an entry of some alone is these tasks' own.
     """
     config = results["config"]
     names = list(results["configs"]) if tasks is None else list(tasks)
@@ -124,7 +133,7 @@ def metadata_of(results: Mapping[str, Any], tasks: Iterable[str] | None = None) 
     passed_on = {*_TASKS_OWN, *(config["model_args"] or {}), "pretrained"}
     shared = {
         name: value
-        for name, value in (entries[0] if entries else {}).items()
+        for name, value in entries[0].items()
         if name not in passed_on
         and all(name in other and other[name] == value for other in entries)
     }
@@ -143,14 +152,12 @@ def _asked_tasks(results: Mapping[str, Any]) -> list[str]:
     }
     inner = {name for members in groups.values() for name in members}
     top = [name for name in groups if name not in inner]
-    covered = {task for name in top for task in _members(name, groups)}
+    covered, left = set(top), list(top)
+    while left:
+        members = {*groups.get(left.pop(), ())} - covered
+        covered |= members
+        left += members
     return [*top, *(task for task in results["configs"] if task not in covered)]
-
-
-def _members(name: str, groups: Mapping[str, Sequence[str]]) -> Iterable[str]:
-    if name not in groups:
-        return [name]
-    return [task for member in groups[name] for task in _members(member, groups)]
 
 
 def _key_values(args: Mapping[str, Any]) -> str:
@@ -159,7 +166,7 @@ def _key_values(args: Mapping[str, Any]) -> str:
 
     text = ",".join(f"{name}={value}" for name, value in args.items())
     try:
-        read = None if "{" in text else key_val_to_dict(text)
+        read = None if "{" in text or any(map(is_control, text)) else key_val_to_dict(text)
     except ValueError:
         read = None
     same = read == args and [*map(type, (read or {}).values())] == [*map(type, args.values())]
@@ -178,7 +185,7 @@ def named_arm(command: str) -> dict[str, Any]:
     from lm_eval._cli.utils import key_val_to_dict
 
     try:
-        words = shell.split(command)
+        words = shlex.split(command)
     except ValueError as error:
         raise ValueError(f"no shell command ({error})") from None
     if tuple(words[: len(PREFIX)]) != PREFIX:

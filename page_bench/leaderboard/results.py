@@ -15,42 +15,36 @@ from page_bench.inputs.errors import UsageError
 from page_bench.leaderboard.row import MOST_NESTED, nesting
 
 Results = Mapping[str, Any]
-Kinds = tuple[type, ...]
 
-_KINDS = {
-    dict: "an object",
-    list: "a list",
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    type(None): "null",
-}
 _NULL = type(None)
-_OBJECT, _TEXT, _COUNT, _NUMBER = (dict,), (str,), (int,), (int, float)
+_KINDS = {dict: "an object", str: "a text", int: "a whole number", float: "a number", _NULL: "null"}
 _TEXT_OR_NULL, _COUNT_OR_NULL = (str, _NULL), (int, _NULL)
-_TOP: dict[str, Kinds] = {
-    **dict.fromkeys(("results", "configs", "group_subtasks", "versions"), _OBJECT),
-    **dict.fromkeys(("n-shot", "n-samples"), _OBJECT),
-    **dict.fromkeys(("lm_eval_version", "transformers_version"), _TEXT),
-    **dict.fromkeys(("git_hash", "system_instruction"), _TEXT_OR_NULL),
-    "date": _NUMBER,
-}
-_CONFIG: dict[str, Kinds] = {
+_CONFIG: dict[str, Any] = {
     **dict.fromkeys(("random_seed", "numpy_seed", "torch_seed", "fewshot_seed"), _COUNT_OR_NULL),
-    "page": _OBJECT,
+    "page": {
+        **dict.fromkeys(("model", "evictor", "granularity", "gate", "device"), (str,)),
+        **dict.fromkeys(("tau_variant", "trace_file", "page_bench"), _TEXT_OR_NULL),
+        "budget": (int, float),
+    },
     "model_args": (dict, _NULL),
     "limit": (int, float, _NULL),
     "gen_kwargs": (dict, str, _NULL),
 }
-_PAGE: dict[str, Kinds] = {
-    **dict.fromkeys(("model", "evictor", "granularity", "gate", "device"), _TEXT),
-    **dict.fromkeys(("tau_variant", "trace_file", "page_bench"), _TEXT_OR_NULL),
-    "budget": _NUMBER,
+_SHAPE: dict[str, Any] = {
+    **dict.fromkeys(("results", "configs", "group_subtasks", "versions"), (dict,)),
+    **dict.fromkeys(("n-shot", "n-samples"), (dict,)),
+    **dict.fromkeys(("lm_eval_version", "transformers_version"), (str,)),
+    **dict.fromkeys(("git_hash", "system_instruction"), _TEXT_OR_NULL),
+    "date": (int, float),
+    "config": _CONFIG,
 }
-_TASK: dict[str, Kinds] = {"metadata": (dict, _NULL), "repeats": _COUNT_OR_NULL}
-_FIGURES: dict[str, Kinds] = {"correct,none": (int, float, _NULL)}
-"""Of one task. Null stands for what is missing as well."""
-
+_OF_TASK: dict[str, Any] = {
+    "n-shot": _COUNT_OR_NULL,
+    "configs": {"metadata": (dict, _NULL), "repeats": _COUNT_OR_NULL},
+    "results": {"correct,none": (int, float, _NULL)},
+    "n-samples": {"effective": (int,)},
+}
+"""Of each task. Null allows that the entry is missing as well."""
 
 _CLASS = MODEL_TARGET.rpartition(":")[2]
 """What lm-eval calls a model that was given as an object."""
@@ -90,7 +84,6 @@ def read_results(path: Path) -> Results:
         raise UsageError(
             f"{path} is not as lm-eval writes it: {wrong}; run again, or leave it out."
         )
-    # What may be null may be missing.
     results["config"] = {**dict.fromkeys(_CONFIG), **results["config"]}
     return dict(results)
 
@@ -99,61 +92,34 @@ def _wrong(results: Results) -> str | None:
     """The first thing that is not as it should be, as a clause."""
     if nesting(results) > MOST_NESTED:
         return f"it is nested deeper than {MOST_NESTED} levels"
-    return (
-        _kinds("", results, _TOP)
-        or _kinds("config.", results["config"], _CONFIG)
-        or _kinds("config.page.", results["config"]["page"], _PAGE)
-        or _of_tasks(results)
-        or _of_groups(results["group_subtasks"])
-        or _date(results["date"])
-    )
+    if wrong := _misshapen("", results, _SHAPE):
+        return wrong
+    if not results["configs"]:
+        return "configs names no task"
+    by_task = {part: dict.fromkeys(results["configs"], own) for part, own in _OF_TASK.items()}
+    if wrong := _misshapen("", results, by_task):
+        return wrong
+    for task, counts in results["n-samples"].items():
+        if task in results["configs"] and counts["effective"] < 1:
+            return f"n-samples.{task}.effective is below 1, so that nothing was asked"
+    for name, members in results["group_subtasks"].items():
+        if not isinstance(members, list) or not all(isinstance(one, str) for one in members):
+            return f"group_subtasks.{name} is no list of names"
+    try:
+        datetime.fromtimestamp(results["date"], UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"date is {results['date']}, which is no time in seconds since 1970"
+    return None
 
 
-def _kinds(where: str, held: Mapping[str, Any], wanted: Mapping[str, Kinds]) -> str | None:
-    for name, kinds in wanted.items():
-        value = held.get(name)
+def _misshapen(where: str, held: Mapping[str, Any], shape: Mapping[str, Any]) -> str | None:
+    """The first entry that is not of its kinds, or as its own shape says."""
+    for name, wanted in shape.items():
+        value, inner = held.get(name), isinstance(wanted, dict)
+        kinds = (dict,) if inner else wanted
         if type(value) not in kinds:
             told = " or ".join(_KINDS[kind] for kind in kinds)
             return f"{where}{name} is {json.dumps(value):.40}, not {told}"
-    return None
-
-
-def _of_tasks(results: Results) -> str | None:
-    configs, counts = results["configs"], results["n-samples"]
-    if not configs:
-        return "configs names no task"
-    names = dict.fromkeys(configs, _OBJECT)
-    for part in ("configs", "results", "n-samples"):
-        if wrong := _kinds(f"{part}.", results[part], names):
+        if inner and (wrong := _misshapen(f"{where}{name}.", held[name], wanted)):
             return wrong
-    if wrong := _kinds("n-shot.", results["n-shot"], dict.fromkeys(configs, _COUNT_OR_NULL)):
-        return wrong
-    for task, config in configs.items():
-        wrong = (
-            _kinds(f"configs.{task}.", config, _TASK)
-            or _kinds(f"results.{task}.", results["results"][task], _FIGURES)
-            or _kinds(f"n-samples.{task}.", counts[task], {"effective": _COUNT})
-        )
-        if wrong:
-            return wrong
-        if counts[task]["effective"] < 1:
-            return f"n-samples.{task}.effective is below 1, so that nothing was asked"
-    return None
-
-
-def _of_groups(groups: Mapping[str, Any]) -> str | None:
-    for name, members in groups.items():
-        if not isinstance(members, list) or not all(isinstance(one, str) for one in members):
-            return f"group_subtasks.{name} is no list of names"
-    left = set(groups)
-    while ends := {name for name in left if left.isdisjoint(groups[name])}:
-        left -= ends
-    return f"group_subtasks.{min(left)} holds itself" if left else None
-
-
-def _date(date: float) -> str | None:
-    try:
-        datetime.fromtimestamp(date, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"date is {date}, which is no time in seconds since 1970"
     return None

@@ -1,4 +1,4 @@
-"""Rows as they stand in a CSV file: texts in, typed values out, and back; identity and digest."""
+"""Rows of the CSV files: texts in, typed values out, and back; identity and digest."""
 
 from __future__ import annotations
 
@@ -8,34 +8,30 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
+from typing import Any
 
 from page_bench.inputs import json_text
 from page_bench.leaderboard.columns import COLUMNS, IDENTITY, Column
 
-Value = str | int | float | bool | None
-Row = Mapping[str, Value]
-"""One value per column; None where it is not known."""
+Row = Mapping[str, Any]
+"""One value per column: str, int, float or bool; None where it is not known."""
 
 DIGITS = 6
 """Decimal places of a number."""
 MOST_NESTED = 50
 """Levels of JSON that are read."""
-_ROW_DIGITS = 12
 _MOST_FIGURES = 15
 """Decimal digits of a whole number, all of which a float holds."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-def to_text(value: Value) -> str:
-    """A value as it stands in the file."""
-    if value is None:
-        return ""
+def to_text(value: Any) -> str:
+    """A value as the file holds it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return repr(rounded(value))
-    return str(value)
+    return "" if value is None else str(value)
 
 
 def rounded(value: float) -> float:
@@ -43,8 +39,8 @@ def rounded(value: float) -> float:
     return round(float(value), DIGITS) + 0.0
 
 
-def to_value(column: Column, text: str) -> Value:
-    """The value that a text stands for.
+def to_value(column: Column, text: str) -> Any:
+    """The value of a text.
 
     Raises:
         ValueError: the column cannot hold that; the message is a phrase after `is`.
@@ -59,9 +55,10 @@ def to_value(column: Column, text: str) -> Value:
                 raise ValueError("neither true nor false")
             return text == "true"
         case "json":
-            _object(text)
+            _check_object(text)
         case "date":
-            _day(text)
+            if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text) or not _is_day(text):
+                raise ValueError("no day, YYYY-MM-DD")
         case "names":
             words = text.split(" ")
             if words != sorted(set(words)) or "" in words:
@@ -81,15 +78,21 @@ def _number(column: Column, text: str) -> int | float:
         raise ValueError("too large for a number")
     value = int(text) if whole else float(text)
     if not column.least <= value <= column.most:
-        top = "∞" if column.most == math.inf else f"{column.most:g}"
-        bottom = "−∞" if column.least == -math.inf else f"{column.least:g}"
-        raise ValueError(f"outside [{bottom}, {top}]")
+        ends = f"[{column.least:g}, {column.most:g}]".replace("-inf", "−∞").replace("inf", "∞")
+        raise ValueError(f"outside {ends}")
     if to_text(value) != text:
         raise ValueError(f"not written as the file writes it, {to_text(value)}")
     return value
 
 
-def _object(text: str) -> None:
+def _is_day(text: str) -> bool:
+    try:
+        return bool(date.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def _check_object(text: str) -> None:
     try:
         value = json_text.parse(text)
     except ValueError as error:
@@ -103,25 +106,15 @@ def _object(text: str) -> None:
 
 
 def nesting(value: object) -> int:
-    """How many lists and objects of JSON stand within each other."""
+    """How many levels of lists and objects JSON has."""
     deepest, left = 0, [(value, 1)]
     while left:
         one, level = left.pop()
         if isinstance(one, dict | list):
             deepest = max(deepest, level)
-            left += [
-                (inner, level + 1) for inner in (one.values() if isinstance(one, dict) else one)
-            ]
+            inner = one.values() if isinstance(one, dict) else one
+            left += [(item, level + 1) for item in inner]
     return deepest
-
-
-def _day(text: str) -> None:
-    try:
-        if not _DAY.fullmatch(text):
-            raise ValueError
-        date.fromisoformat(text)
-    except ValueError:
-        raise ValueError("no day, YYYY-MM-DD") from None
 
 
 def to_json(value: Mapping[str, object]) -> str:
@@ -136,7 +129,7 @@ def texts(row: Row, columns: Sequence[Column] = COLUMNS) -> list[str]:
 
 def row_id(row: Row) -> str:
     """What the column `row` must hold."""
-    return _sha256(texts(row, IDENTITY))[:_ROW_DIGITS]
+    return _sha256(texts(row, IDENTITY))[:12]
 
 
 def digest(row: Row, columns: Sequence[Column] = COLUMNS) -> str:
@@ -144,36 +137,27 @@ def digest(row: Row, columns: Sequence[Column] = COLUMNS) -> str:
     return _sha256(texts(row, [column for column in columns if column.name != "digest"]))
 
 
-def sealed(values: Mapping[str, Value]) -> Row:
-    """The row with `row` and `digest` filled in, numbers rounded, NaN and what is missing None."""
-    row: dict[str, Value] = {c.name: _known(values.get(c.name)) for c in COLUMNS}
-    row["row"] = row_id(row)
-    row["digest"] = digest(row)
-    return row
+def sealed(values: Row, columns: Sequence[Column] = COLUMNS) -> Row:
+    """The row of a table with `digest` filled in, numbers rounded, NaN and what is missing None.
 
-
-def task_row(values: Mapping[str, Value], columns: Sequence[Column]) -> Row:
-    """A row of `tasks.csv`, treated likewise."""
-    row: dict[str, Value] = {column.name: _known(values.get(column.name)) for column in columns}
+    A row of `leaderboard.csv` gets its `row` as well.
+    """
+    row: dict[str, Any] = {}
+    for column in columns:
+        value = values.get(column.name)
+        if isinstance(value, float):
+            value = rounded(value) if math.isfinite(value) else None
+        row[column.name] = value
+    if columns is COLUMNS:
+        row["row"] = row_id(row)
     row["digest"] = digest(row, columns)
     return row
 
 
-def _known(value: Value) -> Value:
-    if isinstance(value, float):
-        return rounded(value) if math.isfinite(value) else None
-    return value
-
-
 def sort_key(row: Row) -> tuple[tuple[float, str], ...]:
-    """Rows stand in the order of their identity columns, numbers by size, texts by letter."""
-    return tuple(_place(row[column.name]) for column in IDENTITY)
-
-
-def _place(value: Value) -> tuple[float, str]:
-    if isinstance(value, int | float):
-        return float(value), ""
-    return -math.inf, value or ""
+    """Rows are sorted by their identity columns, numbers by size, texts by letter."""
+    values = (row[column.name] for column in IDENTITY)
+    return tuple((v, "") if isinstance(v, int | float) else (-math.inf, v or "") for v in values)
 
 
 def _sha256(fields: Iterable[str]) -> str:

@@ -27,14 +27,8 @@ _ARM = re.compile(r"-[0-9a-f]{8}$")
 
 
 @dataclass(frozen=True)
-class Run:
-    """One call of lm-eval with page_hf.
-
-    Attributes:
-        path: of the results JSON.
-        results: what it holds.
-        traces: of the answers that are scored.
-    """
+class FinishedRun:
+    """One call of lm-eval with page_hf: its results JSON, and traces of scored answers."""
 
     path: Path
     results: Results
@@ -53,21 +47,17 @@ class Run:
 
     def suites(self) -> dict[str, list[Trace]]:
         """Its answers by suite."""
-        found: dict[str, list[Trace]] = {}
+        found = defaultdict(list)
         for trace in self.traces:
-            found.setdefault(split(trace.task)[0], []).append(trace)
+            found[split(trace.task)[0]].append(trace)
         return dict(sorted(found.items()))
 
 
-def read_finished(places: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
-    """All runs of results files, and of folders with all below them.
+def read_finished(places: Sequence[str | Path]) -> tuple[list[FinishedRun], list[str]]:
+    """All runs of results files, and of folders of lm-eval's or a sweep's layout.
 
-    Args:
-        places: results files, and folders of lm-eval's or a sweep's layout.
-
-    Returns:
-        Runs, and sentences on what is left out: runs of other models, and tasks or answers without
-        a `correct` of 0 or 1.
+    Also sentences on what is left out: runs of other models, and tasks or answers without a
+    `correct` of 0 or 1.
 
     Raises:
         UsageError: nothing is there that could be counted, or a run is not whole.
@@ -82,15 +72,13 @@ def read_finished(places: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
             raise UsageError(
                 f"{path} holds no {PATTERN}; give the --output_path of a run or a sweep that ended."
             )
-        for lock in path.rglob(".lock") if path.is_dir() else ():
-            if _ARM.search(lock.parent.name) and not (lock.parent / _MARKER).is_file():
-                raise UsageError(
-                    f"{lock.parent} is an arm that its sweep has not finished; start the sweep "
-                    f"again with the same words, and add it when it is done."
-                )
+        for lock in path.rglob(_LOCK) if path.is_dir() else ():
+            if _ARM.search(lock.parent.name):
+                _check_finished(lock.parent)
         for file in found:
             paths.setdefault(file.resolve(), file)
-    runs, left_out = [], []
+    runs: list[FinishedRun] = []
+    left_out: list[str] = []
     for path in paths.values():
         try:
             run, said = _scored(_read(path))
@@ -103,37 +91,36 @@ def read_finished(places: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
     return runs, left_out
 
 
-def _read(path: Path) -> Run:
-    _check_sweep(path)
+def _read(path: Path) -> FinishedRun:
+    for folder in path.parents[:2]:
+        if _ARM.search(folder.name) and (folder / _LOCK).exists():
+            _check_finished(folder)
     results = read_results(path)
-    run = Run(path, results, _traces(path, results["config"]["page"]))
-    _check_names(run)
+    for name in results["configs"]:
+        if re.search(r"[\s,]", name):
+            raise UsageError(
+                f"{path} is of the task {name!r}, a name that --tasks would take for several; "
+                f"give it one without spaces and commas, and run it again."
+            )
+    run = FinishedRun(path, results, _traces(path, results["config"]["page"]))
     _check_counts(run)
-    arms = {(Arm.of(trace), trace.gate, trace.tau) for trace in run.traces}
-    if len(arms) > 1 and not _differs_by_task(run):
-        raise UsageError(f"the traces beside {path} are of {len(arms)} arms; run it again.")
+    arms: dict[str, set[object]] = defaultdict(set)
+    for trace in run.traces:
+        arms[trace.task].add((Arm.of(trace), trace.gate, trace.tau))
+    # Tasks may differ in their protocol, and in τ where it is measured by request type.
+    if any(len(own) > 1 for own in arms.values()):
+        n = len(set.union(*arms.values()))
+        raise UsageError(f"the traces beside {path} are of {n} arms; run it again.")
     return run
 
 
-def _differs_by_task(run: Run) -> bool:
-    """Whether what differs is τ, measured by request type, or the wording of a task's prompts."""
-    arms: dict[str, set[object]] = {}
-    for trace in run.traces:
-        arms.setdefault(trace.task, set()).add((Arm.of(trace), trace.gate, trace.tau))
-    return all(len(own) == 1 for own in arms.values())
-
-
-def _check_sweep(path: Path) -> None:
+def _check_finished(folder: Path) -> None:
     """Refuse an arm of a sweep that was not finished, or has changed since."""
-    arms = (p for p in path.parents[:2] if _ARM.search(p.name) and (p / _LOCK).exists())
-    folder = next(arms, None)
-    if folder is None:
-        return
     marker = folder / _MARKER
     if not marker.is_file():
         raise UsageError(
-            f"{folder} is an arm that its sweep has not finished; start the sweep again, it goes "
-            f"on from there."
+            f"{folder} is an arm that its sweep has not finished; start the sweep again with the "
+            f"same words, and add it when it is done."
         )
     try:
         files = json_text.parse(marker.read_bytes())["files"].items()
@@ -172,16 +159,7 @@ def _traces(path: Path, page: Mapping[str, Any]) -> list[Trace]:
     return traces
 
 
-def _check_names(run: Run) -> None:
-    for name in run.results["configs"]:
-        if re.search(r"[\s,]", name):
-            raise UsageError(
-                f"{run.path} is of the task {name!r}, a name that --tasks would take for several; "
-                f"give it one without spaces and commas, and run it again."
-            )
-
-
-def _scored(run: Run) -> tuple[Run | None, list[str]]:
+def _scored(run: FinishedRun) -> tuple[FinishedRun | None, list[str]]:
     """The run without what cannot be counted, None where that is all, and sentences on it.
 
     An answer that its task's filters pass over is left out by itself. A task of which a document
@@ -219,14 +197,17 @@ def _lack(trace: Trace) -> str:
     return f"no `correct` of 0 or 1, by which answers are counted: its metric is {metric}"
 
 
-def _check_counts(run: Run) -> None:
+def _check_counts(run: FinishedRun) -> None:
     """Refuse a run whose trace lacks answers that the results count, or holds others."""
     distinct = {(trace.task, trace.doc_id, trace.repeat) for trace in run.traces}
     if len(distinct) != len(run.traces):
         raise UsageError(f"the trace beside {run.path} holds an answer twice; run it again.")
+    by_task: dict[str, list[Trace]] = defaultdict(list)
+    for trace in run.traces:
+        by_task[trace.task].append(trace)
     results = run.results
     for task, settings in results["configs"].items():
-        own = [trace for trace in run.traces if trace.task == task]
+        own = by_task[task]
         # A document of given continuations has a trace for each of its contexts.
         generated = settings.get("output_type", "generate_until") == "generate_until"
         held = len(own) if generated else len({trace.doc_id for trace in own})
@@ -238,30 +219,29 @@ def _check_counts(run: Run) -> None:
                 f"again."
             )
         _check_mean(run, task, own)
-    counts = {trace.task for trace in run.traces}
-    if unknown := counts - results["configs"].keys():
+    if unknown := by_task.keys() - results["configs"].keys():
         raise UsageError(
             f"the trace beside {run.path} holds {min(unknown)}, which the results do not; run it "
             f"again."
         )
 
 
-def _check_mean(run: Run, task: str, traces: Sequence[Trace]) -> None:
+def _check_mean(run: FinishedRun, task: str, traces: Sequence[Trace]) -> None:
     """Refuse a task of which results and trace say different things."""
     metric, _, filter_name = (traces[0].metric or "score,none").partition(",")
     settings = run.results["configs"][task].get("metric_list") or []
     means = {one.get("metric") for one in settings if one.get("aggregation") == "mean"}
     if metric == "score":  # of our own tasks, in which `correct` is what counts
-        told, values = f"correct,{filter_name}", [(t.doc_id, t.correct) for t in traces]
+        metric, values = "correct", [(t.doc_id, t.correct) for t in traces]
     elif metric in means:
-        told, values = f"{metric},{filter_name}", [(t.doc_id, t.score) for t in traces]
-    else:  # what the mean of the scores need not be
+        values = [(t.doc_id, t.score) for t in traces]
+    else:  # the mean of the scores may be another number
         return
-    said = run.results["results"][task].get(told)
+    said = run.results["results"][task].get(f"{metric},{filter_name}")
     documents: dict[int, list[float]] = defaultdict(list)
     for doc_id, value in values:
         documents[doc_id] += [] if value is None else [value]
-    if said is None or not all(documents.values()):  # what lacks a score is left out later
+    if said is None or not all(documents.values()):  # a document without a score is told later
         return
     mean = statistics.fmean(statistics.fmean(own) for own in documents.values())
     if not abs(said - mean) <= 1e-9:
